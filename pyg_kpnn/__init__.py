@@ -1,0 +1,48 @@
+"""Attention on a prior graph of named nodes, for PyTorch Geometric.
+
+A prior graph decides who may attend to whom; the data decides how much. Everything public
+is importable from here. Names resolve on first use, so ``import pyg_kpnn`` itself loads
+neither pandas, networkx, torch_geometric nor torch_scatter.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+# public name -> module that defines it
+_LAZY = {
+    "PriorGraphError": "pyg_kpnn.errors",
+    "AdjacencySpec": "pyg_kpnn.prior",
+    "PriorGraph": "pyg_kpnn.prior",
+    "align_inputs": "pyg_kpnn.prior",
+    "parse_adjacency": "pyg_kpnn.prior",
+    "read_edgelist": "pyg_kpnn.prior",
+    "backends": "pyg_kpnn.ops",
+    "load_checkpoint": "pyg_kpnn.checkpoint",
+    "EdgeAttention": "pyg_kpnn.nn",
+    "PackedMultiheadAttention": "pyg_kpnn.nn",
+    "PriorAttentionConv": "pyg_kpnn.nn",
+    "PriorTransformer": "pyg_kpnn.nn",
+    "PriorTransformerLayer": "pyg_kpnn.nn",
+}
+_MODULES = ("datasets", "nn", "ops", "prior")
+
+__all__ = ["__version__", *_LAZY, *_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        value = getattr(import_module(_LAZY[name]), name)
+    elif name in _MODULES:
+        value = import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,105 @@
+"""Columns of a data table in the order of the graph's nodes, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyg_kpnn.errors import PriorGraphError
+from pyg_kpnn.prior.graph import PriorGraph
+from pyg_kpnn.prior.names import is_frame, listing, name_list, name_of, near_names, unknown_names
+
+__all__ = ["align_inputs"]
+
+
+def align_inputs(
+    table: Any, graph: PriorGraph, *, nodes: Iterable[Any] | None = None, extra: str = "ignore"
+) -> Any:
+    """Find the columns of a data table in the order of the graph's nodes.
+
+    ``x[:, align_inputs(names, graph)]`` has one column a node, in the order of ``graph.nodes``. Columns
+    are matched by ``str(name)``, exactly: nothing is upper-cased or trimmed.
+
+    Parameters
+    ----------
+    table : sequence of names, or pandas.DataFrame
+        The names of the table's columns, or the table itself with samples in rows.
+    graph : PriorGraph
+        A bipartite graph is aligned on its source side. A node wider than one unit still asks for one
+        column.
+    nodes : iterable of names, optional
+        Align to these nodes, in the order given, instead: ``graph.input_nodes``, say.
+    extra : {"ignore", "error"}, default "ignore"
+        What to do with columns that name no node: leave them out silently, or refuse them.
+
+    Returns
+    -------
+    torch.Tensor or pandas.DataFrame
+        For names an int64 tensor of column positions; for a frame a new frame with exactly these columns,
+        labelled by name.
+
+    Raises
+    ------
+    PriorGraphError
+        A column named twice, a node without a column (with the nearest column), or, under
+        ``extra="error"``, a column without a node.
+
+    Examples
+    --------
+    >>> from pyg_kpnn.prior import PriorGraph, align_inputs
+    >>> graph = PriorGraph.from_edges([("b", "c"), ("a", "c")])
+    >>> align_inputs(["c", "age", "a", "b"], graph).tolist()
+    [2, 3, 0]
+    """
+    if not isinstance(graph, PriorGraph):
+        raise PriorGraphError(f"'graph' must be a PriorGraph. Got {type(graph).__name__}.")
+    if extra not in ("ignore", "error"):
+        raise PriorGraphError(f"'extra' must be 'ignore' or 'error'. Got {extra!r}.")
+    framed = is_frame(table)
+    labels = list(table.columns) if framed else name_list(table, "table")
+    columns = [name_of(label) for label in labels]
+    at: dict[str, int] = {}
+    twice: list[str] = []
+    for place, name in enumerate(columns):
+        first = at.setdefault(name, place)
+        if first != place:
+            twice.append(f"{labels[first]!r} at column {first} and {labels[place]!r} at column {place}")
+    if twice:
+        raise PriorGraphError(
+            f"Every column must have a name of its own. Got {listing(twice)}. Rename or drop one of each."
+        )
+
+    known = graph.source_nodes
+    wanted = list(known) if nodes is None else [name_of(name) for name in name_list(nodes, "nodes")]
+    if nodes is not None:
+        either = set(graph.nodes)
+        strange = [name for name in wanted if name not in either]
+        if strange:
+            raise PriorGraphError(
+                f"'nodes' must be nodes of the graph. Got {unknown_names(strange, graph.nodes)}."
+            )
+    missing = [name for name in wanted if name not in at]
+    if missing:
+        shown = (f"{name!r}{near_names(name, columns)}" for name in missing)
+        raise PriorGraphError(
+            f"Every node must have a column of its name. Got no column for {len(missing)} of {len(wanted)} "
+            f"nodes: {listing(shown, len(missing))}. Rename the columns, or take "
+            "graph.subgraph(names both have)."
+        )
+    if extra == "error":
+        surplus = [name for name in columns if name not in set(wanted)]
+        if surplus:
+            raise PriorGraphError(
+                f"Every column must name a node (extra='error'). Got {unknown_names(surplus, wanted)}. "
+                "Drop these columns, or pass extra='ignore'."
+            )
+    places = [at[name] for name in wanted]
+    if framed:
+        aligned = table.iloc[:, places].copy()  # a view would warn when the user writes to it
+        aligned.columns = wanted
+        return aligned
+    index: Tensor = torch.tensor(places, dtype=torch.int64)
+    return index

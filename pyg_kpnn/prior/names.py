@@ -1,0 +1,255 @@
+"""From ids of any kind to node names, and the wording all errors share.
+
+A node's name is ``str(id)``. Two ids that would end as one name although they are not the same id
+(``1`` and ``"1"``), or that are equal although their names differ (``1`` and ``1.0``), are refused:
+merging or splitting them silently would rewire the graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyg_kpnn.errors import PriorGraphError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHOWN = 5
+
+
+def listing(items: Iterable[str], total: int | None = None) -> str:
+    """Join at most five examples and count the rest: ``"a, b, c, d, e and 2 more"``."""
+    if total is None:
+        items = list(items)
+        total = len(items)
+    # range first: zip would draw a sixth item, and finding a near name for it is slow
+    shown = [item for _, item in zip(range(SHOWN), items, strict=False)]
+    more = total - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def near_names(name: str, names: Sequence[str]) -> str:
+    """Return a hint such as ``" (did you mean 'Gata1'?)"``, or an empty string.
+
+    A name that differs only in case wins over every other, since that is the usual slip.
+    """
+    folded = name.casefold()
+    same = [other for other in names if other.casefold() == folded]
+    if same:
+        return f" (differs only in case from {same[0]!r})"
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def unknown_names(unknown: Sequence[str], names: Sequence[str]) -> str:
+    """List unknown names, each with its nearest known name."""
+    return listing((f"{name!r}{near_names(name, names)}" for name in unknown), len(unknown))
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell holds nothing: ``None``, NaN, NaT or ``pandas.NA``."""
+    if value is None:
+        return True
+    if isinstance(value, (str, bytes, tuple, frozenset)):
+        return False
+    if type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    try:
+        return bool(value != value)
+    except (TypeError, ValueError):
+        return False
+
+
+def plain(value: Any) -> Any:
+    """NumPy scalars as Python numbers and ``-0.0`` as ``0.0``, so that equal ids look equal."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    return 0.0 if isinstance(value, float) and value == 0 else value
+
+
+def name_of(value: Any) -> str:
+    """The text a node is known by; a str subclass gives its characters, not its own ``__str__``."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, (bytes, bytearray)):
+        raise PriorGraphError(
+            f"Node names must be text or numbers. Got the bytes {value!r}. Decode them to str first."
+        )
+    try:
+        hash(value)
+    except TypeError:
+        raise PriorGraphError(
+            f"Node names must be text or numbers. Got {value!r} ({type(value).__name__}). "
+            "Give each node a name of its own."
+        ) from None
+    return "0.0" if isinstance(value, (float, np.floating)) and value == 0 else str(value)
+
+
+def is_frame(value: Any) -> bool:
+    """Whether ``value`` is a DataFrame, without importing pandas for those who do not use it."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(value, pandas.DataFrame)
+
+
+class NameTable:
+    """Names seen so far; refuses ids that clash as text or as value.
+
+    Examples
+    --------
+    >>> table = NameTable()
+    >>> table.add("TP53"), table.add(7)
+    ('TP53', '7')
+    >>> table.add("7")
+    Traceback (most recent call last):
+        ...
+    pyg_kpnn.errors.PriorGraphError: Node ids must stay distinct as text. Got 7 and '7'...
+    """
+
+    def __init__(self) -> None:
+        self._by_text: dict[str, Any] = {}
+        self._by_value: dict[Any, str] = {}
+
+    def add(self, value: Any) -> str:
+        """Return the name of ``value``, after checking it against every id seen before."""
+        name = name_of(value)
+        if not name.strip():
+            raise PriorGraphError(f"Node names must not be empty. Got {value!r}. Name or drop the node.")
+        ident = name if isinstance(value, str) else plain(value)
+        first = self._by_text.setdefault(name, ident)
+        if first is not ident and (type(first) is not type(ident) or first != ident):
+            self._clash(first, ident, f"both would be named {name!r}")
+        if not isinstance(ident, str):
+            other = self._by_value.setdefault(ident, name)
+            if other != name:
+                self._clash(self._by_text[other], ident, f"they are equal, yet named {other!r} and {name!r}")
+        return name
+
+    def _clash(self, first: Any, second: Any, why: str) -> None:
+        raise PriorGraphError(
+            f"Node ids must stay distinct as text. Got {first!r} and {second!r}: {why}. "
+            "Convert all ids to one type first."
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """All names seen, in alphabetical order."""
+        return sorted(self._by_text)
+
+
+def encode(values: pd.Series) -> tuple[np.ndarray, list[Any]]:
+    """Turn a column into ``(codes, distinct values)``; code -1 marks a missing cell.
+
+    Homogeneous columns take pandas' hash table. A mixed column goes value by value, keyed by type as
+    well, because a hash table holds ``1``, ``1.0`` and ``True`` for one value.
+    """
+    import pandas as pd
+
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        values = values.astype(object)
+    kind = pd.api.types.infer_dtype(values, skipna=True)
+    if kind == "integer" and values.dtype == object:
+        with contextlib.suppress(TypeError, ValueError, OverflowError):  # a missing cell, or beyond int64
+            values = values.astype(np.int64)
+    # pandas hashes text as C strings, so that "a" and "a\0" would be one value
+    text = kind == "string" and "\0" not in "".join(values.dropna().tolist())
+    if text or pd.api.types.is_numeric_dtype(values.dtype):
+        codes, uniques = pd.factorize(values)
+        plainly = np.asarray(uniques) if isinstance(values.dtype, np.dtype) else uniques
+        return np.asarray(codes, dtype=np.int64), list(plainly)
+    table: dict[tuple[type, Any], int] = {}
+    distinct: list[Any] = []
+    codes = np.empty(len(values), dtype=np.int64)
+    for row, value in enumerate(values.tolist()):
+        if is_missing(value):
+            codes[row] = -1
+            continue
+        ident = plain(value)
+        key = (type(ident), ident if isinstance(ident, (str, int, float)) else name_of(value))
+        code = table.setdefault(key, len(distinct))
+        if code == len(distinct):
+            distinct.append(value)
+        elif distinct[code] is not value and plain(distinct[code]) != ident:
+            raise PriorGraphError(
+                f"Node ids must stay distinct as text. Got {distinct[code]!r} and {value!r}: both would be "
+                f"named {name_of(value)!r}. Convert all ids to one type first."
+            )
+        codes[row] = code
+    return codes, distinct
+
+
+def check_text(names: Sequence[str]) -> None:
+    """Refuse names that cannot be written as UTF-8, since the fingerprint hashes UTF-8."""
+    try:
+        "".join(names).encode("utf-8")
+    except UnicodeEncodeError:
+        for name in names:
+            try:
+                name.encode("utf-8")
+            except UnicodeEncodeError:
+                raise PriorGraphError(
+                    f"Node names must be valid Unicode text. Got {name!r}, which holds a lone surrogate. "
+                    "Read the file with its true encoding."
+                ) from None
+
+
+def is_row(values: Any) -> bool:
+    """Whether ``values`` can be gone through one entry at a time: arrays must have one dimension."""
+    return isinstance(values, Iterable) and getattr(values, "ndim", 1) == 1
+
+
+def name_list(values: Any, what: str) -> list[Any]:
+    """A list of ids from ``nodes=``, ``sources=`` and their like; a bare string is refused."""
+    if isinstance(values, (str, bytes)) or not is_row(values):
+        raise PriorGraphError(
+            f"{what!r} must be a sequence of node names. Got {values!r} ({type(values).__name__}). "
+            "Put a single name in a list."
+        )
+    out = list(values)
+    for place, value in enumerate(out):
+        if is_missing(value) or (isinstance(value, str) and not value.strip()):
+            raise PriorGraphError(
+                f"{what!r} must hold no missing or empty names. Got {value!r} at position {place}. Drop it."
+            )
+    return out
+
+
+def check_widths(widths: Any, names: Sequence[str]) -> dict[str, int]:
+    """Validate ``widths`` and keep those above 1."""
+    if widths is None:
+        return {}
+    if not isinstance(widths, Mapping):
+        raise PriorGraphError(
+            f"'widths' must be a mapping from node name to a positive int. Got {widths!r} "
+            f"({type(widths).__name__})."
+        )
+    known = set(names)
+    wide: dict[str, int] = {}
+    seen: dict[str, Any] = {}
+    for key, width in widths.items():
+        name = name_of(key)
+        if name in seen:
+            raise PriorGraphError(
+                f"'widths' must name each node once. Got {seen[name]!r} and {key!r}, both named {name!r}."
+            )
+        seen[name] = key
+        if isinstance(width, bool) or not isinstance(width, Integral) or width < 1:
+            raise PriorGraphError(
+                f"A node's width must be an int of at least 1. Got {width!r} ({type(width).__name__}) "
+                f"for node {name!r}."
+            )
+        if int(width) > 1:
+            wide[name] = int(width)
+    unknown = [name for name in seen if name not in known]
+    if unknown:
+        raise PriorGraphError(
+            f"'widths' must only name nodes of the graph. Got {unknown_names(unknown, names)}. "
+            "Correct the name or drop it."
+        )
+    return wide
