@@ -1,0 +1,287 @@
+"""``edge_attention``: softmax attention along the edges of a graph."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import PriorGraphError
+from .dropout import draw_seed, drop_weights
+from .kernels import Kernel, dot, mix, segment_softmax
+from .layout import EdgeLayout
+from .precision import without_autocast
+from .reference import reference_attention
+from .scatter_kernel import ScatterKernel, scatter_missing
+from .torch_kernel import TorchKernel
+
+__all__ = ["BACKENDS", "BackendStatus", "backends", "edge_attention"]
+
+BACKENDS = ("auto", "reference", "torch", "scatter")
+
+
+class BackendStatus(NamedTuple):
+    """Whether a backend can be used here, and why not when it cannot."""
+
+    available: bool
+    reason: str
+
+
+def backends() -> dict[str, BackendStatus]:
+    """Which attention backends are usable in this installation.
+
+    Returns
+    -------
+    dict
+        ``{"reference": …, "torch": …, "scatter": …}``, each a ``(available, reason)`` pair;
+        ``reason`` is empty for an available backend.
+
+    Examples
+    --------
+    >>> backends()["torch"].available
+    True
+    """
+    missing = scatter_missing()
+    return {
+        "reference": BackendStatus(True, ""),
+        "torch": BackendStatus(True, ""),
+        "scatter": BackendStatus(missing is None, missing or ""),
+    }
+
+
+def edge_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: EdgeLayout,
+    *,
+    bias: Tensor | None = None,
+    edge_features: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    dropout_seed: Tensor | None = None,
+    chunk_size: int | None = None,
+    backend: str = "auto",
+    need_weights: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    r"""Multi-head softmax attention in which a target attends along its incoming edges only.
+
+    .. math::
+        z_e = \frac{\langle q_{t_e}, k_{s_e} \rangle}{\sqrt{d}} + b_e, \qquad
+        w_e = \frac{\exp z_e}{\sum_{e': t_{e'} = t_e} \exp z_{e'}}, \qquad
+        m_t = \sum_{e: t_e = t} w_e\, v_{s_e}
+
+    for every head, where edge :math:`e` runs from source :math:`s_e` to target :math:`t_e`.
+    A target without a live edge gets :math:`m_t = 0`.
+
+    Parameters
+    ----------
+    query : Tensor
+        ``(..., num_targets, H, d)`` floating point.
+    key, value : Tensor
+        ``(..., num_sources, H, d)``, the same leading axes and dtype.
+    layout : EdgeLayout
+        The E edges, on the same device.
+    bias : Tensor, optional
+        Added to the scores: ``(E,)``, ``(E, H)`` or ``(..., E, H)``, in the caller's edge order.
+    edge_features : Tensor, optional
+        ``(E, H, d)`` or ``(..., E, H, d)``, in the caller's edge order; added to key and value
+        along each edge, as relative positions are.
+    key_mask : Tensor, optional
+        ``(..., num_sources)`` bool, True = ignore that key. What it holds, NaN included,
+        reaches no output and no gradient.
+    dropout_p : float, default 0.0
+        Probability of dropping each weight, the rest scaled by ``1 / (1 - dropout_p)``.
+    dropout_seed : Tensor, optional
+        0-d int64; drawn from the device's default generator when not given. The same seed
+        gives the same mask on every backend.
+    chunk_size : int, optional
+        Evaluate that many edges at a time and compute them again in backward. Memory for
+        gathered rows falls from ``E * H * d`` to ``chunk_size * H * d`` numbers; the
+        result does not change.
+    backend : {"auto", "torch", "scatter", "reference"}
+        ``auto`` takes the fastest that can do what was asked.
+    need_weights : bool, default False
+        Also return the weights, after dropout, as they were used.
+
+    Returns
+    -------
+    mixed : Tensor
+        ``(..., num_targets, H, d)``.
+    weights : Tensor or None
+        ``(..., E, H)`` in the caller's edge order.
+
+    Raises
+    ------
+    PriorGraphError
+        If a shape does not fit the layout, or the backend is unknown or not usable here.
+
+    Notes
+    -----
+    Half and bfloat16 inputs are computed in float32 and returned in their own dtype.
+
+    Examples
+    --------
+    Node 2 attends to nodes 0 and 1; nodes 0 and 1 have no source and mix to zero.
+
+    >>> import torch
+    >>> layout = EdgeLayout(torch.tensor([[0, 1], [2, 2]]), num_sources=3, num_targets=3)
+    >>> x = torch.eye(3).view(3, 1, 3)
+    >>> mixed, weights = edge_attention(x, x, x, layout, need_weights=True)
+    >>> mixed[:, 0].tolist()
+    [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.5, 0.5, 0.0]]
+    >>> weights[:, 0].tolist()
+    [0.5, 0.5]
+    """
+    _check_shapes(query, key, value, layout, bias, edge_features, key_mask)
+    backend = _choose(backend, query)
+    lead, dtype = query.shape[:-3], query.dtype
+    heads, head_dim = query.shape[-2:]
+    # Autocast would send the inner products through half precision again.
+    with without_autocast(query.device.type):
+        inputs = _prepare(query, key, value, layout, bias, edge_features, key_mask)
+        if dropout_p > 0.0 and dropout_seed is None:
+            dropout_seed = draw_seed(query.device)
+        if backend == "reference":
+            mixed, weights = reference_attention(*inputs, layout, dropout_p, dropout_seed)
+        else:
+            kernel: Kernel = ScatterKernel() if backend == "scatter" else TorchKernel()
+            mixed, weights = _attend(inputs, layout, dropout_p, dropout_seed, chunk_size, kernel)
+            if need_weights:
+                weights = weights.index_select(1, layout.rank)
+        mixed = mixed.reshape(*lead, layout.num_targets, heads, head_dim).to(dtype)
+        if not need_weights:
+            return mixed, None
+        return mixed, weights.reshape(*lead, layout.num_edges, heads).to(dtype)
+
+
+class _Inputs(NamedTuple):
+    """Arguments with one batch axis B, in float32 or wider, the query scaled, masked keys zeroed."""
+
+    query: Tensor  # (B, num_targets, H, d)
+    key: Tensor  # (B, num_sources, H, d)
+    value: Tensor  # (B, num_sources, H, d)
+    bias: Tensor | None  # (B, E, H), caller's edge order
+    edge_features: Tensor | None  # (B, E, H, d), caller's edge order
+    key_mask: Tensor | None  # (B, num_sources)
+
+
+def _prepare(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: EdgeLayout,
+    bias: Tensor | None,
+    edge_features: Tensor | None,
+    key_mask: Tensor | None,
+) -> _Inputs:
+    lead = query.shape[:-3]
+    heads, head_dim = query.shape[-2:]
+    batch = math.prod(lead)
+    # Sums and maxima of half precision run in float32; 70,000 equal scores would overflow.
+    compute = torch.promote_types(query.dtype, torch.float32)
+    query = (query.to(compute) * head_dim**-0.5).reshape(batch, layout.num_targets, heads, head_dim)
+    key = key.to(compute).reshape(batch, layout.num_sources, heads, head_dim)
+    value = value.to(compute).reshape(batch, layout.num_sources, heads, head_dim)
+    if bias is not None:
+        bias = bias.to(compute)
+        bias = bias.unsqueeze(-1) if bias.dim() == 1 else bias
+        bias = bias.expand(*lead, layout.num_edges, heads).reshape(batch, layout.num_edges, heads)
+    if edge_features is not None:
+        edge_features = edge_features.to(compute).expand(*lead, layout.num_edges, heads, head_dim)
+        edge_features = edge_features.reshape(batch, layout.num_edges, heads, head_dim)
+    if key_mask is not None:
+        key_mask = key_mask.reshape(batch, layout.num_sources)
+        hidden = key_mask.view(batch, -1, 1, 1)
+        key, value = key.masked_fill(hidden, 0.0), value.masked_fill(hidden, 0.0)
+    return _Inputs(query, key, value, bias, edge_features, key_mask)
+
+
+def _attend(
+    inputs: _Inputs,
+    layout: EdgeLayout,
+    dropout_p: float,
+    seed: Tensor | None,
+    chunk: int | None,
+    kernel: Kernel,
+) -> tuple[Tensor, Tensor]:
+    """Score, normalise, drop, mix; weights (B, E, H) come in the layout's sorted order."""
+    scores = dot(inputs.query, inputs.key, layout, kernel, chunk)
+    own_edges = None
+    if inputs.edge_features is not None:
+        # An edge's features are one more source, seen by that edge alone.
+        own_edges = layout.with_edges_as_sources()
+        scores = scores + dot(inputs.query, inputs.edge_features, own_edges, kernel, chunk)
+    if inputs.bias is not None:
+        scores = scores + inputs.bias.index_select(1, layout.by_target)
+    if inputs.key_mask is not None:
+        hidden = inputs.key_mask.index_select(1, layout.source)
+        scores = scores.masked_fill(hidden.unsqueeze(-1), -torch.inf)
+    weights = segment_softmax(scores, layout, kernel)
+    weights = drop_weights(weights, layout.by_target, dropout_p, seed)
+    mixed = mix(weights, inputs.value, layout, kernel, chunk)
+    if own_edges is not None and inputs.edge_features is not None:
+        mixed = mixed + mix(weights, inputs.edge_features, own_edges, kernel, chunk)
+    return mixed, weights
+
+
+def _choose(backend: str, query: Tensor) -> str:
+    if backend not in BACKENDS:
+        raise PriorGraphError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}.")
+    # torch_scatter has no meta kernels, which compiling, exporting and meta tensors need.
+    traced = torch.compiler.is_compiling() or query.is_meta
+    if backend == "auto":
+        return "torch" if traced or scatter_missing() else "scatter"
+    if backend == "scatter":
+        missing = "it cannot be traced by torch.compile or torch.export" if traced else scatter_missing()
+        if missing:
+            raise PriorGraphError(f"backend='scatter' cannot be used: {missing}. Use backend='auto'.")
+    return backend
+
+
+def _check_shapes(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: EdgeLayout,
+    bias: Tensor | None,
+    edge_features: Tensor | None,
+    key_mask: Tensor | None,
+) -> None:
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not tensor.is_floating_point():
+            raise PriorGraphError(f"{name} must be floating point, got dtype {tensor.dtype}.")
+        size = layout.num_targets if name == "query" else layout.num_sources
+        if tensor.dim() < 3 or tensor.shape[-3] != size:
+            raise PriorGraphError(
+                f"{name} must have shape (..., {size}, H, d) for {layout!r}, got {tuple(tensor.shape)}."
+            )
+    lead, width = query.shape[:-3], query.shape[-2:]
+    for name, tensor in (("key", key), ("value", value)):
+        if tensor.shape[:-3] != lead or tensor.shape[-2:] != width:
+            raise PriorGraphError(
+                f"{name} must share the leading axes and (H, d) of query {tuple(query.shape)}, "
+                f"got {tuple(tensor.shape)}."
+            )
+    edges, heads = layout.num_edges, width[0]
+    per_edge = (*lead, edges, heads)
+    if bias is not None and tuple(bias.shape) not in {(edges,), (edges, heads), (edges, 1), per_edge}:
+        raise PriorGraphError(
+            f"bias must have shape ({edges},), ({edges}, {heads}) or {per_edge}, got {tuple(bias.shape)}."
+        )
+    if edge_features is not None:
+        allowed = {(edges, *width), (*lead, edges, *width)}
+        if tuple(edge_features.shape) not in allowed:
+            raise PriorGraphError(
+                f"edge_features must have shape {(edges, *width)} or with the leading axes of query, "
+                f"got {tuple(edge_features.shape)}."
+            )
+    if key_mask is not None:
+        if key_mask.dtype != torch.bool:
+            raise PriorGraphError(f"key_mask must be boolean, True = ignore, got {key_mask.dtype}.")
+        if tuple(key_mask.shape) != (*lead, layout.num_sources):
+            raise PriorGraphError(
+                f"key_mask must have shape {(*lead, layout.num_sources)}, got {tuple(key_mask.shape)}."
+            )

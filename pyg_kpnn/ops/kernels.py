@@ -1,0 +1,253 @@
+"""The two sums over edges that attention is made of, and their derivatives of any order.
+
+For edges :math:`e` from source :math:`s_e` to target :math:`t_e`, with tensors that live on
+targets, on sources or on edges:
+
+``dot``  :math:`z_e = \\langle x_{t_e}, y_{s_e} \\rangle`, nodes to edges,
+
+``mix``  :math:`o_i = \\sum_{e: t_e = i} w_e\\, y_{s_e}`, edges and nodes to nodes, or the same
+towards the sources.
+
+Each is bilinear, and the derivative of one is the other: the gradient of ``dot`` mixes, the
+gradient of ``mix`` dots and mixes. So two autograd functions that call each other are exact
+to any order and save nothing but their inputs; the gathered rows, E x d numbers, are made
+again in backward, a slice of ``chunk_size`` edges at a time when one is given.
+
+A *kernel* holds what differs between libraries: how to sum rows over segments and how to
+find the maximum of one. Tensors here are ``(B, N, H, d)`` on nodes and ``(B, E, H)`` on
+edges in the sorted order of :class:`EdgeLayout`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
+
+from .layout import EdgeLayout
+
+__all__ = ["Kernel", "dot", "mix", "segment_softmax"]
+
+
+class Kernel(Protocol):
+    """Segment reductions of one library over the sorted edges of a layout."""
+
+    name: str
+
+    def add_rows(self, out: Tensor, rows: Tensor, layout: EdgeLayout, side: str, edges: slice) -> Tensor:
+        """Add ``rows`` (B, e, H, d) of the given edges to ``out`` (B, N, H, d), in place."""
+
+    def segment_max(self, scores: Tensor, layout: EdgeLayout) -> Tensor:
+        """Maximum (B, N, H) of ``scores`` (B, E, H) over the edges into each target."""
+
+    def segment_sum(self, values: Tensor, layout: EdgeLayout) -> Tensor:
+        """Sum (B, N, H) of ``values`` (B, E, H) over the edges into each target, differentiable."""
+
+    def spread(self, values: Tensor, layout: EdgeLayout) -> Tensor:
+        """Value (B, E, H) at the target of each edge of ``values`` (B, N, H), differentiable."""
+
+    def edge_order(self, layout: EdgeLayout, side: str) -> tuple[Tensor | None, Tensor]:
+        """How ``mix`` towards ``side`` walks the edges.
+
+        Returns which sorted edge comes when (None: as they are sorted), and the node at the
+        other end of each in that order.
+        """
+
+
+def dot(
+    on_target: Tensor, on_source: Tensor, layout: EdgeLayout, kernel: Kernel, chunk: int | None
+) -> Tensor:
+    """Inner product (B, E, H) of the rows (B, N, H, d) at the two ends of each edge."""
+    function = _Dot if torch.compiler.is_compiling() else _DotWithForwardAD
+    return function.apply(on_target, on_source, layout, kernel, chunk)
+
+
+def mix(
+    weights: Tensor, rows: Tensor, layout: EdgeLayout, kernel: Kernel, chunk: int | None, side: str = "target"
+) -> Tensor:
+    """Weighted sum (B, N, H, d) at ``side`` of the rows at the other end of each edge."""
+    function = _Mix if torch.compiler.is_compiling() else _MixWithForwardAD
+    return function.apply(weights, rows, layout, kernel, chunk, side)
+
+
+def segment_softmax(scores: Tensor, layout: EdgeLayout, kernel: Kernel) -> Tensor:
+    """Softmax (B, E, H) over the edges into each target; 0 where every score is -inf."""
+    function = _Softmax if torch.compiler.is_compiling() else _SoftmaxWithForwardAD
+    return function.apply(scores, layout, kernel)
+
+
+def _slices(num_edges: int, chunk: int | None) -> Iterator[slice]:
+    step = max(num_edges, 1) if chunk is None else chunk
+    for start in range(0, num_edges, step):
+        yield slice(start, min(start + step, num_edges))
+
+
+def _dot(on_target: Tensor, on_source: Tensor, layout: EdgeLayout, chunk: int | None) -> Tensor:
+    batch, _, heads, _ = on_target.shape
+    out = on_target.new_empty(batch, layout.num_edges, heads)
+    for edges in _slices(layout.num_edges, chunk):
+        target_rows = on_target.index_select(1, layout.target[edges])
+        source_rows = on_source.index_select(1, layout.source[edges])
+        out[:, edges] = torch.einsum("behd,behd->beh", target_rows, source_rows)
+    return out
+
+
+def _mix(
+    weights: Tensor, rows: Tensor, layout: EdgeLayout, kernel: Kernel, chunk: int | None, side: str
+) -> Tensor:
+    size = layout.num_targets if side == "target" else layout.num_sources
+    order, origin = kernel.edge_order(layout, side)
+    out = rows.new_zeros(rows.shape[0], size, rows.shape[2], rows.shape[3])
+    for edges in _slices(layout.num_edges, chunk):
+        part = weights[:, edges] if order is None else weights.index_select(1, order[edges])
+        message = rows.index_select(1, origin[edges]).mul_(part.unsqueeze(-1))
+        out = kernel.add_rows(out, message, layout, side, edges)
+    return out
+
+
+def _merge(tensor: Tensor, dim: int | None, size: int) -> Tensor:
+    """Fold an axis mapped over by vmap into the batch axis B."""
+    moved = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+    return moved.flatten(0, 1)
+
+
+class _Function(torch.autograd.Function):
+    """vmap for functions whose tensor arguments all lead with the batch axis B."""
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+        merged = [
+            _merge(arg, dim, info.batch_size) if isinstance(arg, Tensor) else arg
+            for arg, dim in zip(args, in_dims, strict=True)
+        ]
+        out = cls.apply(*merged)
+        return out.unflatten(0, (info.batch_size, -1)), 0
+
+
+class _Dot(_Function):
+    @staticmethod
+    def forward(
+        on_target: Tensor, on_source: Tensor, layout: EdgeLayout, kernel: Kernel, chunk: int | None
+    ) -> Tensor:
+        return _dot(on_target, on_source, layout, chunk)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        on_target, on_source, *ctx.rest = inputs
+        ctx.save_for_backward(on_target, on_source)
+        ctx.save_for_forward(on_target, on_source)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        on_target, on_source = ctx.saved_tensors
+        layout, kernel, chunk = ctx.rest
+        grad_target = grad_source = None
+        if ctx.needs_input_grad[0]:
+            grad_target = mix(grad, on_source, layout, kernel, chunk, "target")
+        if ctx.needs_input_grad[1]:
+            grad_source = mix(grad, on_target, layout, kernel, chunk, "source")
+        return grad_target, grad_source, None, None, None
+
+
+class _Mix(_Function):
+    @staticmethod
+    def forward(
+        weights: Tensor, rows: Tensor, layout: EdgeLayout, kernel: Kernel, chunk: int | None, side: str
+    ) -> Tensor:
+        return _mix(weights, rows, layout, kernel, chunk, side)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        weights, rows, *ctx.rest, ctx.side = inputs
+        ctx.save_for_backward(weights, rows)
+        ctx.save_for_forward(weights, rows)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        weights, rows = ctx.saved_tensors
+        layout, kernel, chunk = ctx.rest
+        grad_weights = grad_rows = None
+        to_target = ctx.side == "target"
+        if ctx.needs_input_grad[0]:
+            on_target, on_source = (grad, rows) if to_target else (rows, grad)
+            grad_weights = dot(on_target, on_source, layout, kernel, chunk)
+        if ctx.needs_input_grad[1]:
+            other = "source" if to_target else "target"
+            grad_rows = mix(weights, grad, layout, kernel, chunk, other)
+        return grad_weights, grad_rows, None, None, None, None
+
+
+class _Softmax(_Function):
+    @staticmethod
+    def forward(scores: Tensor, layout: EdgeLayout, kernel: Kernel) -> Tensor:
+        top = kernel.segment_max(scores, layout)
+        # A target without a live edge has no maximum; any finite number keeps exp(-inf) = 0.
+        top = top.masked_fill(top == -torch.inf, 0.0)
+        weights = (scores - kernel.spread(top, layout)).exp_()
+        total = kernel.segment_sum(weights, layout)
+        total = total.masked_fill(total == 0, 1.0)
+        return weights.div_(kernel.spread(total, layout))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, *ctx.rest = inputs
+        ctx.save_for_backward(output)
+        ctx.save_for_forward(output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (weights,) = ctx.saved_tensors
+        return _softmax_tangent(weights, grad, *ctx.rest), None, None
+
+
+def _softmax_tangent(weights: Tensor, tangent: Tensor, layout: EdgeLayout, kernel: Kernel) -> Tensor:
+    # The Jacobian of a softmax is symmetric, so this serves backward and forward mode alike.
+    weighted = weights * tangent
+    return weighted - weights * kernel.spread(kernel.segment_sum(weighted, layout), layout)
+
+
+# torch.compile refuses functions with a jvp of their own, so forward mode is a subclass that
+# the compiled path does not see.
+
+
+def _primals(ctx: Any) -> list[Tensor]:
+    return [unpack_dual(tensor).primal for tensor in ctx.saved_tensors]
+
+
+class _DotWithForwardAD(_Dot):
+    @staticmethod
+    def jvp(ctx: Any, target_tangent: Tensor | None, source_tangent: Tensor | None, *_: None) -> Tensor:
+        layout, kernel, chunk = ctx.rest
+        terms = []
+        with _set_fwd_grad_enabled(True):
+            on_target, on_source = _primals(ctx)
+            if target_tangent is not None:
+                terms.append(dot(target_tangent, on_source, layout, kernel, chunk))
+            if source_tangent is not None:
+                terms.append(dot(on_target, source_tangent, layout, kernel, chunk))
+            return terms[0] if len(terms) == 1 else terms[0] + terms[1]
+
+
+class _MixWithForwardAD(_Mix):
+    @staticmethod
+    def jvp(ctx: Any, weights_tangent: Tensor | None, rows_tangent: Tensor | None, *_: None) -> Tensor:
+        layout, kernel, chunk = ctx.rest
+        terms = []
+        with _set_fwd_grad_enabled(True):
+            weights, rows = _primals(ctx)
+            if weights_tangent is not None:
+                terms.append(mix(weights_tangent, rows, layout, kernel, chunk, ctx.side))
+            if rows_tangent is not None:
+                terms.append(mix(weights, rows_tangent, layout, kernel, chunk, ctx.side))
+            return terms[0] if len(terms) == 1 else terms[0] + terms[1]
+
+
+class _SoftmaxWithForwardAD(_Softmax):
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
+        with _set_fwd_grad_enabled(True):
+            (weights,) = _primals(ctx)
+            return _softmax_tangent(weights, tangent, *ctx.rest)

@@ -1,0 +1,183 @@
+"""The edges of a graph, checked once and sorted for the kernels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..errors import PriorGraphError
+
+__all__ = ["EdgeLayout"]
+
+_INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+class EdgeLayout:
+    r"""Edges of one graph in the order the kernels read them.
+
+    Edge :math:`e` runs from source (key, value) ``edge_index[0, e]`` to target (query)
+    ``edge_index[1, e]``. Kernels work in *sorted order*: by target, then by source, so that
+    the edges into one target are neighbours in memory and a result does not depend on the
+    order in which the caller happened to list the edges.
+
+    Parameters
+    ----------
+    edge_index : Tensor
+        Integer tensor of shape ``(2, E)``, sources in row 0 and targets in row 1. Parallel
+        edges are allowed, ``E = 0`` too.
+    num_sources, num_targets : int
+        Number of tokens that can be attended to, and that attend.
+
+    Attributes
+    ----------
+    source, target : Tensor
+        ``(E,)`` int64, end points in sorted order.
+    by_target : Tensor
+        ``(E,)`` int64, ``by_target[i]`` is the caller's position of sorted edge ``i``.
+    rank : Tensor
+        ``(E,)`` int64, the inverse: caller's edge ``e`` is sorted edge ``rank[e]``.
+    target_ptr : Tensor
+        ``(num_targets + 1,)`` int64, CSR: the edges into target ``t`` are sorted edges
+        ``target_ptr[t]`` up to ``target_ptr[t + 1]``.
+    by_source : Tensor
+        ``(E,)`` int64, sorted edges listed source by source.
+    source_ptr : Tensor
+        ``(num_sources + 1,)`` int64, CSC: the edges out of source ``s`` are
+        ``by_source[source_ptr[s]:source_ptr[s + 1]]``.
+    target_by_source : Tensor
+        ``(E,)`` int64, ``target[by_source]``.
+
+    Raises
+    ------
+    PriorGraphError
+        If ``edge_index`` is not an integer ``(2, E)`` tensor, or an index is out of range.
+        The range is checked for tensors on the CPU; on other devices the check would wait
+        for the device, so build the layout on the CPU and move it with :meth:`to`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> layout = EdgeLayout(torch.tensor([[2, 0, 1], [1, 1, 0]]), 3, 2)
+    >>> layout.source.tolist(), layout.target.tolist()
+    ([1, 0, 2], [0, 1, 1])
+    >>> layout.by_target.tolist(), layout.target_ptr.tolist()
+    ([2, 1, 0], [0, 1, 3])
+    """
+
+    # Every tensor of a layout, so that a module can hold them as buffers and rebuild it.
+    TENSORS = (
+        "source",
+        "target",
+        "by_target",
+        "rank",
+        "target_ptr",
+        "by_source",
+        "source_ptr",
+        "target_by_source",
+    )
+
+    source: Tensor
+    target: Tensor
+    by_target: Tensor
+    rank: Tensor
+    target_ptr: Tensor
+    by_source: Tensor
+    source_ptr: Tensor
+    target_by_source: Tensor
+
+    def __init__(self, edge_index: Tensor, num_sources: int, num_targets: int) -> None:
+        edge_index = _checked(edge_index, num_sources, num_targets)
+        source, target = edge_index[0], edge_index[1]
+        self.num_sources = num_sources
+        self.num_targets = num_targets
+        self.by_target = torch.argsort(target * num_sources + source, stable=True)
+        self.rank = torch.empty_like(self.by_target)
+        self.rank = self.rank.scatter(0, self.by_target, torch.arange(source.numel(), device=source.device))
+        self.source = source.index_select(0, self.by_target)
+        self.target = target.index_select(0, self.by_target)
+        self.by_source = torch.argsort(self.source, stable=True)
+        self.target_by_source = self.target.index_select(0, self.by_source)
+        self.target_ptr = _pointer(self.target, num_targets)
+        self.source_ptr = _pointer(self.source, num_sources)
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor], num_sources: int, num_targets: int) -> EdgeLayout:
+        """Put a layout together again from the tensors named in ``TENSORS``, unchecked."""
+        layout = cls.__new__(cls)
+        layout.num_sources = num_sources
+        layout.num_targets = num_targets
+        for name in cls.TENSORS:
+            setattr(layout, name, tensors[name])
+        return layout
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of the layout by name."""
+        return {name: getattr(self, name) for name in self.TENSORS}
+
+    def to(self, device: torch.device | str) -> EdgeLayout:
+        """Return the layout with every tensor on ``device``."""
+        moved = {name: tensor.to(device) for name, tensor in self.tensors().items()}
+        return self.from_tensors(moved, self.num_sources, self.num_targets)
+
+    def with_edges_as_sources(self) -> EdgeLayout:
+        """Return the layout in which edge ``e`` (caller's order) reads source ``e`` of E sources."""
+        tensors = self.tensors()
+        every = torch.arange(self.num_edges + 1, device=self.device)
+        # Listing the sorted edges by their caller's position is what ``rank`` does.
+        tensors["source"], tensors["by_source"] = self.by_target, self.rank
+        tensors["source_ptr"] = every
+        tensors["target_by_source"] = self.target.index_select(0, self.rank)
+        return self.from_tensors(tensors, self.num_edges, self.num_targets)
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges E."""
+        return self.source.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the index tensors."""
+        return self.source.device
+
+    @property
+    def edge_index(self) -> Tensor:
+        """``(2, E)`` edges in the caller's order."""
+        return torch.stack([self.source, self.target]).index_select(1, self.rank)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(num_sources={self.num_sources}, "
+            f"num_targets={self.num_targets}, num_edges={self.num_edges})"
+        )
+
+
+def _pointer(index: Tensor, size: int) -> Tensor:
+    """Cumulative counts ``(size + 1,)`` of the values of ``index``."""
+    count = torch.zeros(size + 1, dtype=torch.int64, device=index.device)
+    return count.index_add(0, index + 1, torch.ones_like(index)).cumsum(0)
+
+
+def _checked(edge_index: Tensor, num_sources: int, num_targets: int) -> Tensor:
+    if not isinstance(edge_index, Tensor):
+        raise PriorGraphError(
+            f"edge_index must be an integer tensor of shape (2, E), got {type(edge_index).__name__}."
+        )
+    if edge_index.dtype not in _INTEGER_DTYPES:
+        raise PriorGraphError(f"edge_index must be an integer tensor, got dtype {edge_index.dtype}.")
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        raise PriorGraphError(
+            f"edge_index must have shape (2, E), sources then targets, got {tuple(edge_index.shape)}."
+        )
+    edge_index = edge_index.to(torch.int64)
+    # Elsewhere the range check would wait for the device; while compiling it would break the graph.
+    if edge_index.is_cpu and edge_index.numel() and not torch.compiler.is_compiling():
+        sides = (("source", num_sources), ("target", num_targets))
+        for row, (side, size) in zip(edge_index, sides, strict=True):
+            low, high = (int(bound) for bound in torch.aminmax(row))
+            if low < 0 or high >= size:
+                bad = low if low < 0 else high
+                first = int((row == bad).nonzero()[0])
+                raise PriorGraphError(
+                    f"Every {side} index must be in [0, {size}), got {bad} at edge {first}."
+                )
+    return edge_index
