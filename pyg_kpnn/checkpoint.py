@@ -1,0 +1,312 @@
+"""Checkpoints that know their graph, and loading that changes all layers or none.
+
+A layer with fixed edges stores two facts beside its weights: ``index_digest``, a hash of
+its edges and sizes, and ``identity``, the name of the graph it was built for. Loading
+compares both before a single weight is copied. The formats are those of kpnn2 0.3.0, so
+checkpoints travel both ways.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from .errors import PriorGraphError
+
+__all__ = ["FixedGraph", "check_checkpoint", "encode_identity", "index_digest", "load_checkpoint"]
+
+
+def index_digest(
+    source_index: Tensor,
+    target_index: Tensor,
+    query_features: int,
+    key_features: int,
+    embed_dim: int,
+    num_heads: int,
+) -> Tensor:
+    """SHA-256 of the edges and sizes of a layer.
+
+    Parameters
+    ----------
+    source_index, target_index : Tensor
+        ``(nnz,)`` integer tensors.
+    query_features, key_features, embed_dim, num_heads : int
+        Sizes of the layer.
+
+    Returns
+    -------
+    Tensor
+        32 bytes, uint8 on the CPU: the hash of the little-endian int64 bytes of the sources,
+        then the targets, then the four sizes in the order of the signature.
+    """
+    digest = hashlib.sha256()
+    for index in (source_index, target_index):
+        digest.update(index.detach().cpu().numpy().astype("<i8").tobytes())
+    digest.update(struct.pack("<4q", query_features, key_features, embed_dim, num_heads))
+    return torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
+
+
+def encode_identity(identity: str) -> Tensor:
+    """UTF-8 bytes of ``identity`` as a 1-D uint8 tensor on the CPU."""
+    return torch.tensor(list(identity.encode("utf-8")), dtype=torch.uint8, device="cpu")
+
+
+def decode_identity(stored: Any, key: str) -> str:
+    """Text of a stored identity; raises when it is not UTF-8 bytes in a 1-D uint8 tensor."""
+    if not isinstance(stored, Tensor) or stored.dtype != torch.uint8 or stored.dim() != 1:
+        what = f"{stored.dtype} tensor" if isinstance(stored, Tensor) else type(stored).__name__
+        raise PriorGraphError(
+            f"The checkpoint's '{key}' must be a 1-D uint8 tensor of UTF-8 bytes, got a {what}."
+        )
+    try:
+        return bytes(stored.tolist()).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PriorGraphError(
+            f"The checkpoint's '{key}' must hold UTF-8 bytes, got bytes that are not: {error.reason}."
+        ) from None
+
+
+class FixedGraph(nn.Module):
+    """Base of layers whose edges are fixed at construction.
+
+    Holds ``source_index`` and ``target_index`` as buffers, the digest over them, and the
+    identity; refuses checkpoints of another graph. A subclass calls :meth:`_fix_graph` once
+    and lists in ``digest_sizes`` the four sizes that enter the digest.
+    """
+
+    source_index: Tensor
+    target_index: Tensor
+    index_digest: Tensor
+
+    # Names of buffers that no cast, move to meta or ``to_empty`` may change.
+    _frozen_buffers: tuple[str, ...] = ("source_index", "target_index")
+
+    def digest_sizes(self) -> tuple[int, int, int, int]:
+        """query_features, key_features, embed_dim, num_heads."""
+        raise NotImplementedError
+
+    def _fix_graph(self, source_index: Tensor, target_index: Tensor, identity: str | None) -> None:
+        self.register_buffer("source_index", source_index)
+        self.register_buffer("target_index", target_index)
+        # Not a buffer: it belongs to the graph and stays on the CPU wherever the weights go.
+        self.index_digest = index_digest(source_index, target_index, *self.digest_sizes())
+        if identity is not None:
+            # A buffer without register_buffer: the name is taken by the property, and being a
+            # buffer is what lets functional_call swap in the entry of a state dict.
+            self._buffers["identity"] = encode_identity(identity)
+
+    @property
+    def identity(self) -> str | None:
+        """Label of the graph this layer was built for, or None."""
+        stored = self._buffers.get("identity")
+        return None if stored is None else decode_identity(stored, "identity")
+
+    def _apply(self, fn: Any, recurse: bool = True) -> FixedGraph:
+        kept = self._frozen()
+        super()._apply(fn, recurse)
+        # ``to_empty`` would leave garbage in the indices and a move to meta would lose them, so
+        # only the device of a move is taken over, and a real one.
+        for name, tensor in kept.items():
+            device = getattr(self._buffers[name], "device", tensor.device)
+            stays = name == "identity" or device.type == "meta"
+            self._buffers[name] = tensor if stays else tensor.to(device)
+        return self
+
+    def _frozen(self) -> dict[str, Tensor]:
+        names = (*self._frozen_buffers, "identity")
+        return {name: tensor for name in names if (tensor := self._buffers.get(name)) is not None}
+
+    def check_state(self, state_dict: Mapping[str, Any], prefix: str = "") -> None:
+        """Raise unless the entries of ``state_dict`` under ``prefix`` are of this layer's graph."""
+        place = prefix or type(self).__name__
+        self._check_digest(state_dict, prefix, place)
+        own = self.identity
+        stored = state_dict.get(f"{prefix}identity")
+        if stored is None:
+            return
+        other = decode_identity(stored, f"{prefix}identity")
+        if own is None:
+            raise PriorGraphError(
+                f"A layer without an identity loads only checkpoints saved without one; the checkpoint "
+                f"for '{place}' carries identity {other!r}. Build the layer with that identity. "
+                "No weights were loaded."
+            )
+        if other != own:
+            raise PriorGraphError(
+                f"The checkpoint must come from the same graph; '{place}' has identity {own!r}, the "
+                f"checkpoint {other!r}. No weights were loaded."
+            )
+
+    def _check_digest(self, state_dict: Mapping[str, Any], prefix: str, place: str) -> None:
+        stored = state_dict.get(f"{prefix}index_digest")
+        if stored is not None:
+            if not isinstance(stored, Tensor) or stored.dtype != torch.uint8 or stored.shape != (32,):
+                raise PriorGraphError(
+                    f"The checkpoint's '{prefix}index_digest' must be 32 bytes in a uint8 tensor, got "
+                    f"{_describe(stored)}. No weights were loaded."
+                )
+            if not torch.equal(stored.cpu(), self.index_digest):
+                raise PriorGraphError(
+                    f"The checkpoint must have the edges and sizes of '{place}' {self.digest_sizes()} "
+                    "(query_features, key_features, embed_dim, num_heads); its index digest differs. "
+                    "No weights were loaded."
+                )
+        pair = []
+        for name in ("source_index", "target_index"):
+            index = state_dict.get(f"{prefix}{name}", getattr(self, name))  # torch reports a missing key
+            if not isinstance(index, Tensor) or index.is_floating_point() or index.is_complex():
+                raise PriorGraphError(
+                    f"The checkpoint's '{prefix}{name}' must be an integer tensor, got {_describe(index)}. "
+                    "No weights were loaded."
+                )
+            pair.append(index)
+        # Compared by digest, because the layer's own indices may be on any device.
+        if not torch.equal(index_digest(pair[0], pair[1], *self.digest_sizes()), self.index_digest):
+            raise PriorGraphError(
+                f"The checkpoint must have the edges of '{place}' in the same order; its source_index and "
+                f"target_index differ ({pair[0].numel()} edges, the layer has {self.source_index.numel()}). "
+                "No weights were loaded."
+            )
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f"{prefix}index_digest"] = self.index_digest
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        self.check_state(state_dict, prefix)
+        # A copy, because the caller's dict stays as it was. Digest and identity are compared
+        # above and may be absent even under strict, so torch is told what it expects.
+        entries = dict(state_dict)
+        entries.pop(f"{prefix}index_digest", None)
+        if self._buffers.get("identity") is not None:
+            entries[f"{prefix}identity"] = self._buffers["identity"]
+        super()._load_from_state_dict(entries, prefix, *args)
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a {value.dtype} tensor of shape {tuple(value.shape)}"
+    return f"a {type(value).__name__}"
+
+
+def check_checkpoint(model: nn.Module, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+    """Raise what loading ``state_dict`` into ``model`` would raise, and change nothing.
+
+    Loads into a copy of the model whose tensors are on the meta device, so every key, shape,
+    digest and identity is checked, also in layers that are not ours, and no memory is used.
+
+    Raises
+    ------
+    PriorGraphError
+        If a layer of the model belongs to another graph.
+    RuntimeError
+        torch's own, for missing, unexpected or misshapen entries.
+    """
+    memo: dict[int, Any] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        if is_lazy(tensor):
+            continue  # no shape yet: nothing to save by leaving its memory out
+        shadow = torch.empty_like(tensor, device="meta")
+        is_parameter = isinstance(tensor, nn.Parameter)
+        memo[id(tensor)] = nn.Parameter(shadow, tensor.requires_grad) if is_parameter else shadow
+    for module in model.modules():
+        if isinstance(module, FixedGraph):
+            # What a checkpoint is compared with stays real, and shared: nothing writes to it.
+            memo.update({id(kept): kept for kept in module._frozen().values()})
+    nn.Module.load_state_dict(copy.deepcopy(model, memo), state_dict, strict=strict, assign=True)
+
+
+def load_checkpoint(
+    model: nn.Module, state_dict: Mapping[str, Any], strict: bool = True
+) -> torch.nn.modules.module._IncompatibleKeys:
+    """Load ``state_dict`` into ``model``, all of it or nothing.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Any model; layers that are not ours are checked too.
+    state_dict : mapping
+        As from ``model.state_dict()``. Left as it is.
+    strict : bool, default True
+        As in :meth:`torch.nn.Module.load_state_dict`.
+
+    Returns
+    -------
+    NamedTuple
+        ``missing_keys`` and ``unexpected_keys``, as torch returns them.
+
+    Raises
+    ------
+    PriorGraphError
+        If a key is missing or unexpected (``strict``), a shape differs, or a layer belongs to
+        another graph. The model is as it was.
+
+    Examples
+    --------
+    >>> import torch
+    >>> model = torch.nn.Linear(2, 1)
+    >>> load_checkpoint(model, {"weight": torch.ones(1, 2), "bias": torch.zeros(1)})
+    <All keys matched successfully>
+    >>> load_checkpoint(model, {"weight": torch.zeros(1, 2)})
+    Traceback (most recent call last):
+    ...
+    pyg_kpnn.errors.PriorGraphError: Nothing was loaded. Error(s) in loading state_dict for Linear:
+        Missing key(s) in state_dict: "bias".
+    """
+    if not isinstance(state_dict, Mapping):
+        raise PriorGraphError(
+            f"state_dict must be a mapping of names to tensors, got {_describe(state_dict)}."
+        )
+    try:
+        check_checkpoint(model, state_dict, strict)
+    except RuntimeError as error:
+        raise PriorGraphError(f"Nothing was loaded. {error}") from error
+    if isinstance(model, AllOrNothing):  # whose own method would check once more
+        return nn.Module.load_state_dict(model, state_dict, strict=strict)
+    return model.load_state_dict(state_dict, strict=strict)
+
+
+class AllOrNothing(nn.Module):
+    """Mixin of our layers and models: ``load_state_dict`` checks everything, then copies."""
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load as torch does, but change nothing when any entry is refused."""
+        check_checkpoint(self, state_dict, strict)
+        return super().load_state_dict(state_dict, strict=strict, assign=assign)
+
+
+def _guard_load_state_dict() -> None:
+    """Let ``load_state_dict`` of any module ask our layers first.
+
+    torch copies module by module, so a layer of ours that refuses half-way would leave the
+    modules before it overwritten. Only the outermost call sees the whole model, its class may
+    be anybody's, and modules can be joined in ways that no registration hook reports
+    (``ModuleList.insert``, a container attached before). So the one method is wrapped: it
+    calls ``check_state`` of our layers inside, then torch's own code, unchanged.
+    """
+    original = nn.Module.load_state_dict
+
+    @functools.wraps(original)
+    def load_state_dict(self: nn.Module, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(state_dict, Mapping):
+            for name, module in self.named_modules():
+                if isinstance(module, FixedGraph):
+                    module.check_state(state_dict, f"{name}." if name else "")
+        return original(self, state_dict, *args, **kwargs)
+
+    load_state_dict._pyg_kpnn_original = original  # type: ignore[attr-defined]
+    nn.Module.load_state_dict = load_state_dict  # type: ignore[method-assign]
+
+
+if not hasattr(nn.Module.load_state_dict, "_pyg_kpnn_original"):
+    _guard_load_state_dict()

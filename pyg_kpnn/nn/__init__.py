@@ -1,0 +1,16 @@
+"""Layers: attention on the edges of a graph as PyTorch and PyG modules."""
+
+from .edge_attention import EdgeAttention
+from .fixed_edges import FixedEdgeModel
+from .packed_attention import PackedMultiheadAttention
+from .prior_attention_conv import PriorAttentionConv
+from .prior_transformer import PriorTransformer, PriorTransformerLayer
+
+__all__ = [
+    "EdgeAttention",
+    "FixedEdgeModel",
+    "PackedMultiheadAttention",
+    "PriorAttentionConv",
+    "PriorTransformer",
+    "PriorTransformerLayer",
+]

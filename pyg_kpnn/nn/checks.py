@@ -1,0 +1,80 @@
+"""Checks of layer arguments: strict kinds, Python numbers out, one error type."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import PriorGraphError
+
+__all__ = ["flag", "index_array", "positive_int", "probability"]
+
+_INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def positive_int(name: str, value: Any) -> int:
+    """``value`` as an int >= 1; bool, float and everything else is refused."""
+    is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
+    if not is_integer or value < 1:
+        raise PriorGraphError(f"{name} must be a positive integer, got {value!r}.")
+    return int(value)
+
+
+def flag(name: str, value: Any) -> bool:
+    """``value`` when it is True or False; 0, 1, None and numpy.bool_ are refused."""
+    if not isinstance(value, bool):
+        raise PriorGraphError(f"{name} must be True or False, got {value!r} ({type(value).__name__}).")
+    return value
+
+
+def probability(name: str, value: Any) -> float:
+    """``value`` as a float in [0, 1]; bool is refused."""
+    is_number = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+    if not is_number or not math.isfinite(value) or not 0.0 <= value <= 1.0:
+        raise PriorGraphError(f"{name} must be a number in [0, 1], got {value!r}.")
+    return float(value)
+
+
+def index_array(name: str, value: Any, size: int) -> Tensor:
+    """``value`` as a new 1-D int64 tensor on the CPU with entries in ``[0, size)``."""
+    index = _integers(name, value)
+    if index.size == 0:
+        raise PriorGraphError(f"{name} must hold at least one edge, got none.")
+    bad = np.flatnonzero((index < 0) | (index >= size))
+    if bad.size:
+        raise PriorGraphError(
+            f"Every entry of {name} must be in [0, {size}), got {int(index[bad[0]])} at position {bad[0]}."
+        )
+    # device given, so that a surrounding ``torch.device("meta")`` does not swallow the graph
+    return torch.tensor(index.astype(np.int64), dtype=torch.int64, device="cpu")
+
+
+def _integers(name: str, value: Any) -> np.ndarray:
+    rule = f"{name} must be 1-D integers: an integer tensor, an integer array or a sequence of int"
+    if isinstance(value, Tensor):
+        if value.dtype not in _INTEGER_DTYPES or value.is_meta:
+            raise PriorGraphError(f"{rule}; got a tensor of dtype {value.dtype} on {value.device}.")
+        array = value.detach().cpu().numpy()
+    elif isinstance(value, np.ndarray):
+        array = value
+    elif isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray)):
+        for position, item in enumerate(value):
+            if not isinstance(item, (int, np.integer)) or isinstance(item, (bool, np.bool_)):
+                raise PriorGraphError(f"{rule}; got {type(item).__name__} at position {position}.")
+        try:
+            array = np.array(value, dtype=np.int64)
+        except OverflowError:
+            raise PriorGraphError(f"{rule}; got an integer that does not fit 64 bits.") from None
+    else:
+        raise PriorGraphError(f"{rule}; got {type(value).__name__}.")
+    if array.dtype.kind not in "iu":
+        raise PriorGraphError(f"{rule}; got an array of dtype {array.dtype}.")
+    if array.ndim != 1:
+        raise PriorGraphError(f"{rule}; got shape {array.shape}.")
+    return array

@@ -1,0 +1,350 @@
+"""PriorTransformer: a ready model over the measurements of a prior graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..checkpoint import AllOrNothing
+from ..errors import PriorGraphError
+from ..prior import PriorGraph
+from .checks import flag, positive_int, probability
+from .packed_attention import PackedMultiheadAttention
+
+__all__ = ["PriorTransformer", "PriorTransformerLayer"]
+
+READOUTS = ("node", "graph", "class")
+EDGE_BIASES = (None, "sign", "log_weight")
+
+
+class PriorTransformerLayer(AllOrNothing):
+    r"""Pre-norm Transformer layer whose attention runs along a prior graph.
+
+    .. math::
+        y = x + \mathrm{Attention}(\mathrm{LayerNorm}(x)), \qquad
+        z = y + \mathrm{FeedForward}(\mathrm{LayerNorm}(y))
+
+    Parameters
+    ----------
+    graph : PriorGraph
+        Who may attend to whom; one token a unit. Not bipartite.
+    embed_dim, num_heads : int
+        Width of a token and number of heads.
+    dropout : float, default 0.0
+        On attention weights, on the hidden layer and on both residual branches.
+    feedforward_dim : int, optional
+        Hidden width of the feed-forward network, ``4 * embed_dim`` when not given.
+    add_self_loops : bool, default True
+        Let every token attend to itself.
+    chunk_size : int, optional
+        As in :class:`PackedMultiheadAttention`.
+
+    Raises
+    ------
+    PriorGraphError
+        If an argument breaks its rule.
+
+    Notes
+    -----
+    Pre-norm as in Xiong et al. 2020 (arXiv:2002.04745), GELU in the feed-forward network.
+    """
+
+    def __init__(
+        self,
+        graph: PriorGraph,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        dropout: float = 0.0,
+        feedforward_dim: int | None = None,
+        add_self_loops: bool = True,
+        chunk_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(graph, PriorGraph) and graph.is_bipartite:
+            raise PriorGraphError(
+                "PriorTransformerLayer needs one set of nodes, got a bipartite graph. Use "
+                "PackedMultiheadAttention.from_adjacency for a bipartite map."
+            )
+        self.attention = PackedMultiheadAttention.from_adjacency(
+            graph,
+            embed_dim,
+            num_heads,
+            dropout=dropout,
+            add_self_loops=add_self_loops,
+            identity=graph.fingerprint if isinstance(graph, PriorGraph) else None,
+            chunk_size=chunk_size,
+            autocast=True,
+        )
+        width = 4 * embed_dim if feedforward_dim is None else positive_int("feedforward_dim", feedforward_dim)
+        self.attention_norm = nn.LayerNorm(embed_dim)
+        self.feedforward_norm = nn.LayerNorm(embed_dim)
+        self.feedforward = nn.Sequential(
+            nn.Linear(embed_dim, width), nn.GELU(), nn.Dropout(dropout), nn.Linear(width, embed_dim)
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def reset_parameters(self) -> None:
+        """Draw every parameter anew."""
+        for module in (
+            self.attention,
+            self.attention_norm,
+            self.feedforward_norm,
+            self.feedforward[0],
+            self.feedforward[3],
+        ):
+            module.reset_parameters()  # type: ignore[operator]
+
+    def forward(
+        self,
+        tokens: Tensor,
+        key_padding_mask: Tensor | None = None,
+        edge_bias: Tensor | None = None,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Transform tokens ``(..., n, embed_dim)``.
+
+        Parameters
+        ----------
+        tokens : Tensor
+            ``(..., n, embed_dim)``, n units of the graph.
+        key_padding_mask : Tensor, optional
+            ``(..., n)`` bool, True = nobody attends to that token.
+        edge_bias : Tensor, optional
+            ``(nnz,)`` or ``(nnz, num_heads)``, added to the scores.
+        need_weights : bool, default False
+            Also return the attention weights ``(..., nnz, num_heads)``.
+
+        Returns
+        -------
+        Tensor, Tensor or None
+            Tokens in the shape given, and the weights.
+        """
+        normed = self.attention_norm(tokens)
+        mixed, weights = self.attention(
+            normed,
+            normed,
+            normed,
+            key_padding_mask,
+            need_weights,
+            average_attn_weights=False,
+            edge_bias=edge_bias,
+        )
+        tokens = tokens + self.dropout(mixed)
+        return tokens + self.dropout(self.feedforward(self.feedforward_norm(tokens))), weights
+
+
+class PriorTransformer(AllOrNothing):
+    r"""Transformer over the measured values of named nodes, wired by a prior graph.
+
+    Node :math:`i` with value :math:`x_i` becomes the token :math:`e_i + x_i u_i`: an embedding
+    of its name plus its value times a learned direction of its own. ``num_layers`` layers of
+    attention along the prior follow, then an affine head.
+
+    Parameters
+    ----------
+    graph : PriorGraph
+        n nodes (units) in the order of ``graph.nodes``.
+    embed_dim, num_heads, num_layers : int, default 64, 4, 2
+        Size of the model.
+    readout : {"node", "graph", "class"}, default "node"
+        ``"node"``: one number a unit, ``(B, n)``. ``"graph"``: one number a sample, ``(B,)``.
+        ``"class"``: logits, ``(B, num_classes)``. The last two pool the mean over live tokens.
+    num_classes : int, optional
+        For ``readout="class"``, at least 1.
+    edge_bias : {None, "sign", "log_weight"}, default None
+        What the prior knows of an edge, added to its score: ``"sign"`` a learned term for each
+        layer, head and sign (activating, inhibiting, unknown, own loop), starting at zero;
+        ``"log_weight"`` the logarithm of the prior's weights, so that an untrained model
+        attends in proportion to them (weights must be positive; an added loop counts as 1).
+    dropout : float, default 0.0
+        See :class:`PriorTransformerLayer`.
+    add_self_loops : bool, default True
+        Let every token attend to itself.
+    chunk_size : int, optional
+        As in :class:`PackedMultiheadAttention`.
+
+    Raises
+    ------
+    PriorGraphError
+        If an argument breaks its rule, or a node without positive weight meets ``"log_weight"``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from pyg_kpnn import PriorGraph
+    >>> graph = PriorGraph.from_edges([("tf", "gene"), ("gene", "tf")])
+    >>> model = PriorTransformer(graph, embed_dim=8, num_heads=2, readout="class", num_classes=3)
+    >>> x = torch.randn(5, 2)  # 5 samples of (gene, tf)
+    >>> model(x).shape
+    torch.Size([5, 3])
+    >>> [tuple(w.shape) for w in model.edge_weights(x)]  # 2 edges, 2 loops; 2 heads
+    [(5, 4, 2), (5, 4, 2)]
+    """
+
+    log_weight: Tensor | None
+    sign_class: Tensor | None
+
+    def __init__(
+        self,
+        graph: PriorGraph,
+        *,
+        embed_dim: int = 64,
+        num_heads: int = 4,
+        num_layers: int = 2,
+        readout: str = "node",
+        num_classes: int | None = None,
+        edge_bias: str | None = None,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        chunk_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(graph, PriorGraph):
+            raise PriorGraphError(f"graph must be a PriorGraph, got {type(graph).__name__}.")
+        if readout not in READOUTS:
+            raise PriorGraphError(f"readout must be one of {', '.join(READOUTS)}, got {readout!r}.")
+        if edge_bias not in EDGE_BIASES:
+            raise PriorGraphError(f"edge_bias must be None, 'sign' or 'log_weight', got {edge_bias!r}.")
+        if (readout == "class") != (num_classes is not None):
+            raise PriorGraphError(
+                f"num_classes goes with readout='class' and only with it, got readout={readout!r} and "
+                f"num_classes={num_classes!r}."
+            )
+        embed_dim = positive_int("embed_dim", embed_dim)
+        dropout = probability("dropout", dropout)
+        flag("add_self_loops", add_self_loops)
+        num_layers = positive_int("num_layers", num_layers)
+        self.graph = graph
+        self.readout = readout
+        self.edge_bias = edge_bias
+        self.value_weight = nn.Parameter(torch.empty(graph.state_dim, embed_dim))
+        self.name_embedding = nn.Parameter(torch.empty(graph.state_dim, embed_dim))
+        layers = [
+            PriorTransformerLayer(
+                graph,
+                embed_dim,
+                num_heads,
+                dropout=dropout,
+                add_self_loops=add_self_loops,
+                chunk_size=chunk_size,
+            )
+            for _ in range(num_layers)
+        ]
+        self.layers = nn.ModuleList(layers)
+        self.norm = nn.LayerNorm(embed_dim)
+        self.head = nn.Linear(
+            embed_dim, 1 if num_classes is None else positive_int("num_classes", num_classes)
+        )
+        self._set_edge_bias(num_layers, num_heads, layers[0].attention.nnz)
+        self._reset_embeddings()
+
+    def _set_edge_bias(self, num_layers: int, num_heads: int, nnz: int) -> None:
+        graph = self.graph
+        pair_edge = graph.pair_edge
+        added = nnz - pair_edge.numel()
+        log_weight = sign_class = None
+        if self.edge_bias == "log_weight":
+            weight = (
+                torch.ones(graph.num_edges, dtype=torch.float64) if graph.weight is None else graph.weight
+            )
+            if bool((weight <= 0).any()):
+                source, target = graph.edges[int((weight <= 0).nonzero()[0])]
+                raise PriorGraphError(
+                    f"edge_bias='log_weight' needs positive weights; {source} -> {target} has "
+                    f"{float(weight[weight <= 0][0])!r}. Remove the edge or give it a positive weight."
+                )
+            log_weight = torch.cat([weight[pair_edge].log(), torch.zeros(added, dtype=torch.float64)])
+            log_weight = log_weight.to(torch.get_default_dtype())
+        if self.edge_bias == "sign":
+            sign = (
+                torch.zeros(graph.num_edges, dtype=torch.int64) if graph.sign is None else graph.sign.long()
+            )
+            # -1, 0, +1 become 0, 1, 2; an added loop is 3.
+            sign_class = torch.cat([sign[pair_edge] + 1, torch.full((added,), 3)])
+            self.sign_bias = nn.Parameter(torch.zeros(num_layers, 4, num_heads))
+        # Derived from the graph, so not part of a checkpoint.
+        self.register_buffer("log_weight", log_weight, persistent=False)
+        self.register_buffer("sign_class", sign_class, persistent=False)
+
+    def _reset_embeddings(self) -> None:
+        # Tokens of unit scale for standardised values: half their variance from the name, half
+        # from the value.
+        for parameter in (self.value_weight, self.name_embedding):
+            nn.init.normal_(parameter, std=0.5**0.5)
+
+    def reset_parameters(self) -> None:
+        """Draw every parameter anew."""
+        self._reset_embeddings()
+        for module in (*self.layers, self.norm, self.head):
+            module.reset_parameters()
+        if self.edge_bias == "sign":
+            nn.init.zeros_(self.sign_bias)
+
+    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+        """Predict from measured values.
+
+        Parameters
+        ----------
+        x : Tensor
+            ``(B, n)`` values in the order of ``graph.nodes``; standardise them first.
+        key_padding_mask : Tensor, optional
+            ``(B, n)`` bool, True = not measured: nobody attends to that node, it does not enter
+            the pooled mean, and its value, NaN included, is not used.
+
+        Returns
+        -------
+        Tensor
+            ``(B, n)``, ``(B,)`` or ``(B, num_classes)`` by ``readout``; logits, not probabilities.
+
+        Raises
+        ------
+        PriorGraphError
+            If ``x`` or the mask has another shape or kind.
+        """
+        return self._run(x, key_padding_mask, False)[0]
+
+    def edge_weights(self, x: Tensor, key_padding_mask: Tensor | None = None) -> list[Tensor]:
+        """Attention weights ``(B, nnz, num_heads)`` of every layer.
+
+        Edge e of the list is ``layers[i].attention.source_index[e]`` to ``target_index[e]``: the
+        edges of ``graph`` in its order, then added self-loops.
+        """
+        return self._run(x, key_padding_mask, True)[1]
+
+    def _run(self, x: Tensor, mask: Tensor | None, need_weights: bool) -> tuple[Tensor, list[Any]]:
+        units = self.graph.state_dim
+        if not isinstance(x, Tensor) or x.dim() != 2 or x.shape[1] != units or not x.is_floating_point():
+            what = f"{tuple(x.shape)} {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
+            raise PriorGraphError(
+                f"x must be floating point of shape (B, {units}), one column a unit; got {what}."
+            )
+        if mask is not None and (
+            not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != x.shape
+        ):
+            what = f"{tuple(mask.shape)} {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
+            raise PriorGraphError(f"key_padding_mask must be boolean of shape {tuple(x.shape)}, got {what}.")
+        if mask is not None:
+            x = x.masked_fill(mask, 0.0)  # an unmeasured node keeps its name, not its value
+        tokens = self.name_embedding + x.to(self.value_weight.dtype).unsqueeze(-1) * self.value_weight
+        weights = []
+        for index, layer in enumerate(self.layers):
+            tokens, layer_weights = layer(tokens, mask, self._bias_of(index), need_weights)
+            weights.append(layer_weights)
+        tokens = self.norm(tokens)
+        if self.readout == "node":
+            return self.head(tokens).squeeze(-1), weights
+        if mask is None:
+            pooled = tokens.mean(1)
+        else:
+            live = (~mask).to(tokens.dtype).unsqueeze(-1)
+            pooled = (tokens * live).sum(1) / live.sum(1).clamp(min=1.0)
+        out = self.head(pooled)
+        return (out if self.readout == "class" else out.squeeze(-1)), weights
+
+    def _bias_of(self, layer: int) -> Tensor | None:
+        if self.sign_class is not None:
+            return self.sign_bias[layer].index_select(0, self.sign_class)
+        return self.log_weight
