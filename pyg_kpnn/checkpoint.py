@@ -136,13 +136,13 @@ class FixedGraph(nn.Module):
         if own is None:
             raise PriorGraphError(
                 f"A layer without an identity loads only checkpoints saved without one; the checkpoint "
-                f"for '{place}' carries identity {other!r}. Build the layer with that identity. "
+                f"for '{place}' carries identity {_shown(other)}. Build the layer with that identity. "
                 "No weights were loaded."
             )
         if other != own:
             raise PriorGraphError(
-                f"The checkpoint must come from the same graph; '{place}' has identity {own!r}, the "
-                f"checkpoint {other!r}. No weights were loaded."
+                f"The checkpoint must come from the same graph; '{place}' has identity {_shown(own)}, the "
+                f"checkpoint {_shown(other)}. No weights were loaded."
             )
 
     def _check_digest(self, state_dict: Mapping[str, Any], prefix: str, place: str) -> None:
@@ -189,6 +189,11 @@ class FixedGraph(nn.Module):
         if self._buffers.get("identity") is not None:
             entries[f"{prefix}identity"] = self._buffers["identity"]
         super()._load_from_state_dict(entries, prefix, *args)
+
+
+def _shown(identity: str) -> str:
+    # Two fingerprints differ at once; 64 digits of each would hide the message.
+    return repr(identity if len(identity) <= 24 else identity[:12] + "…")
 
 
 def _describe(value: Any) -> str:

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from ..errors import PriorGraphError
+from ..ops import BACKENDS
 
-__all__ = ["flag", "index_array", "positive_int", "probability"]
+__all__ = ["backend_name", "flag", "index_array", "positive_int", "probability"]
 
 _INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -24,6 +25,13 @@ def positive_int(name: str, value: Any) -> int:
     if not is_integer or value < 1:
         raise PriorGraphError(f"{name} must be a positive integer, got {value!r}.")
     return int(value)
+
+
+def backend_name(value: Any) -> str:
+    """``value`` when it names a backend."""
+    if value not in BACKENDS:
+        raise PriorGraphError(f"backend must be one of {', '.join(BACKENDS)}, got {value!r}.")
+    return str(value)
 
 
 def flag(name: str, value: Any) -> bool:

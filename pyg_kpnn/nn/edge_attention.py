@@ -11,11 +11,11 @@ from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing
 
 from ..errors import PriorGraphError
-from ..ops import BACKENDS, EdgeLayout, edge_attention
+from ..ops import EdgeLayout, edge_attention
 from ..ops.dropout import draw_seed, drop_weights
-from .checks import positive_int, probability
+from .checks import backend_name, positive_int, probability
 
-__all__ = ["EdgeAttention"]
+__all__ = ["AttentionSettings", "EdgeAttention"]
 
 
 class EdgeAttention(MessagePassing):
@@ -67,9 +67,7 @@ class EdgeAttention(MessagePassing):
         super().__init__(aggr="sum", node_dim=-3)
         self.dropout = probability("dropout", dropout)
         self.chunk_size = None if chunk_size is None else positive_int("chunk_size", chunk_size)
-        if backend not in BACKENDS:
-            raise PriorGraphError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}.")
-        self.backend = backend
+        self.backend = backend_name(backend)
         self._layouts = _LastLayout()
 
     def forward(
@@ -84,6 +82,7 @@ class EdgeAttention(MessagePassing):
         key_mask: Tensor | None = None,
         need_weights: bool = False,
         num_given: int | None = None,
+        fixed: bool | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend along the edges.
 
@@ -101,6 +100,9 @@ class EdgeAttention(MessagePassing):
         num_given : int, optional
             How many of the edges the caller was given; the rest are self-loops it added, which
             explainers leave alone. All of them by default.
+        fixed : bool, optional
+            Whether the edges belong to the layer, so that an explainer must name the same ones. By
+            default that is so for a layout and not for a tensor.
 
         Returns
         -------
@@ -109,10 +111,8 @@ class EdgeAttention(MessagePassing):
         weights : Tensor or None
             ``(..., E, H)`` after dropout, in the caller's edge order.
         """
-        if isinstance(edges, EdgeLayout):
-            layout, fixed = edges, True
-        else:
-            layout, fixed = self._layout_of(edges, query, key), False
+        fixed = isinstance(edges, EdgeLayout) if fixed is None else fixed
+        layout = edges if isinstance(edges, EdgeLayout) else self.layout_of(edges, query, key)
         options = {"bias": bias, "edge_features": edge_features, "key_mask": key_mask}
         if self._lifts():
             return self._lifted(query, key, value, layout, options, num_given, fixed)
@@ -126,7 +126,7 @@ class EdgeAttention(MessagePassing):
         **options: Any,
     ) -> Tensor:
         """Weights ``(..., E, H)`` before dropout; arguments as in :meth:`forward`."""
-        layout = edges if isinstance(edges, EdgeLayout) else self._layout_of(edges, query, key)
+        layout = edges if isinstance(edges, EdgeLayout) else self.layout_of(edges, query, key)
         _, alpha = edge_attention(
             query,
             key,
@@ -140,8 +140,14 @@ class EdgeAttention(MessagePassing):
         assert alpha is not None
         return alpha
 
-    def _layout_of(self, edge_index: Tensor, query: Tensor, key: Tensor) -> EdgeLayout:
-        return self._layouts(edge_index, key.shape[-3], query.shape[-3])
+    def layout_of(
+        self, edge_index: Tensor, query: Tensor, key: Tensor, self_loops: bool = False
+    ) -> EdgeLayout:
+        """Layout of ``edge_index``, with a loop at every target appended if asked for.
+
+        Remembered for the last tensor seen, as long as that lives and is not written to.
+        """
+        return self._layouts(edge_index, key.shape[-3], query.shape[-3], self_loops)
 
     def _lifts(self) -> bool:
         """Whether somebody looks at single messages."""
@@ -294,16 +300,60 @@ class _LastLayout:
         self._stamp: tuple[Any, ...] = ()
         self._layout: EdgeLayout | None = None
 
-    def __call__(self, edge_index: Tensor, num_sources: int, num_targets: int) -> EdgeLayout:
-        if torch.compiler.is_compiling() or not isinstance(edge_index, Tensor) or edge_index.is_inference():
-            return EdgeLayout(_plain(edge_index), num_sources, num_targets)
-        stamp = (edge_index._version, edge_index.device, num_sources, num_targets)
+    def __call__(
+        self, edge_index: Tensor, num_sources: int, num_targets: int, self_loops: bool
+    ) -> EdgeLayout:
+        tensor = isinstance(edge_index, Tensor)
+        if torch.compiler.is_compiling() or not tensor or edge_index.is_inference():
+            return self._build(edge_index, num_sources, num_targets, self_loops)
+        stamp = (edge_index._version, edge_index.device, num_sources, num_targets, self_loops)
         seen = None if self._tensor is None else self._tensor()
         if self._layout is None or seen is not edge_index or stamp != self._stamp:
-            self._layout = EdgeLayout(_plain(edge_index), num_sources, num_targets)
+            self._layout = self._build(edge_index, num_sources, num_targets, self_loops)
             self._tensor, self._stamp = weakref.ref(edge_index), stamp
         return self._layout
+
+    @staticmethod
+    def _build(edge_index: Tensor, num_sources: int, num_targets: int, self_loops: bool) -> EdgeLayout:
+        edge_index = _plain(edge_index)
+        if self_loops:
+            loops = torch.arange(num_targets, device=edge_index.device, dtype=edge_index.dtype)
+            edge_index = torch.cat([edge_index, loops.expand(2, -1)], dim=1)
+        return EdgeLayout(edge_index, num_sources, num_targets)
 
     def __reduce__(self) -> tuple[type[_LastLayout], tuple[()]]:
         # A cache: copies and pickles of a layer start with an empty one.
         return _LastLayout, ()
+
+
+class AttentionSettings:
+    """What a layer lets its :class:`EdgeAttention` decide; may be changed at any time."""
+
+    attention: EdgeAttention
+
+    @property
+    def dropout(self) -> float:
+        """Probability of dropping an attention weight in training mode."""
+        return self.attention.dropout
+
+    @dropout.setter
+    def dropout(self, value: float) -> None:
+        self.attention.dropout = probability("dropout", value)
+
+    @property
+    def chunk_size(self) -> int | None:
+        """Edges evaluated at a time, or None for all."""
+        return self.attention.chunk_size
+
+    @chunk_size.setter
+    def chunk_size(self, value: int | None) -> None:
+        self.attention.chunk_size = None if value is None else positive_int("chunk_size", value)
+
+    @property
+    def backend(self) -> str:
+        """Backend of the kernels, see :func:`pyg_kpnn.ops.edge_attention`."""
+        return self.attention.backend
+
+    @backend.setter
+    def backend(self, value: str) -> None:
+        self.attention.backend = backend_name(value)

@@ -11,16 +11,16 @@ from torch import Generator, Tensor, nn
 
 from ..checkpoint import AllOrNothing, FixedGraph
 from ..errors import PriorGraphError
-from ..ops import BACKENDS, EdgeLayout
+from ..ops import EdgeLayout
 from ..ops.precision import without_autocast
 from ..prior import PriorGraph
 from .checks import flag, index_array, positive_int, probability
-from .edge_attention import EdgeAttention
+from .edge_attention import AttentionSettings, EdgeAttention
 
 __all__ = ["PackedMultiheadAttention"]
 
 
-class PackedMultiheadAttention(AllOrNothing, FixedGraph):
+class PackedMultiheadAttention(AttentionSettings, AllOrNothing, FixedGraph):
     r"""Multi-head attention in which a token attends to its sources in a fixed graph.
 
     .. math::
@@ -223,7 +223,10 @@ class PackedMultiheadAttention(AllOrNothing, FixedGraph):
             If ``spec`` is not a PriorGraph, or the constructor refuses an argument.
         """
         if not isinstance(spec, PriorGraph):
-            raise PriorGraphError(f"spec must be a PriorGraph, got {type(spec).__name__}.")
+            raise PriorGraphError(
+                f"spec must be a PriorGraph, got {type(spec).__module__}.{type(spec).__name__}. Build one "
+                "with parse_adjacency or a PriorGraph.from_* method."
+            )
         return cls(
             spec.source_index,
             spec.target_index,
@@ -353,35 +356,6 @@ class PackedMultiheadAttention(AllOrNothing, FixedGraph):
         layout = EdgeLayout.from_tensors(tensors, self.key_features, self.query_features)
         # The buffers keep their values when the module goes to meta; its inputs are there then.
         return layout.to("meta") if self.q_proj.weight.is_meta else layout
-
-    @property
-    def dropout(self) -> float:
-        """Probability of dropping an edge weight in training mode."""
-        return self.attention.dropout
-
-    @dropout.setter
-    def dropout(self, value: float) -> None:
-        self.attention.dropout = probability("dropout", value)
-
-    @property
-    def chunk_size(self) -> int | None:
-        """Edges evaluated at a time, or None for all."""
-        return self.attention.chunk_size
-
-    @chunk_size.setter
-    def chunk_size(self, value: int | None) -> None:
-        self.attention.chunk_size = None if value is None else positive_int("chunk_size", value)
-
-    @property
-    def backend(self) -> str:
-        """Backend of the kernels, see :func:`pyg_kpnn.ops.edge_attention`."""
-        return self.attention.backend
-
-    @backend.setter
-    def backend(self, value: str) -> None:
-        if value not in BACKENDS:
-            raise PriorGraphError(f"backend must be one of {', '.join(BACKENDS)}, got {value!r}.")
-        self.attention.backend = value
 
     @property
     def given_edge_index(self) -> Tensor:

@@ -12,12 +12,12 @@ from torch_geometric.utils import is_sparse, to_edge_index
 
 from ..errors import PriorGraphError
 from .checks import flag, positive_int
-from .edge_attention import EdgeAttention
+from .edge_attention import AttentionSettings, EdgeAttention
 
 __all__ = ["PriorAttentionConv"]
 
 
-class PriorAttentionConv(nn.Module):
+class PriorAttentionConv(AttentionSettings, nn.Module):
     r"""Graph transformer attention whose edges come with each call.
 
     .. math::
@@ -122,11 +122,6 @@ class PriorAttentionConv(nn.Module):
         for module in self.children():
             module.reset_parameters()  # type: ignore[operator]
 
-    @property
-    def dropout(self) -> float:
-        """Probability of dropping an attention weight in training mode."""
-        return self.attention.dropout
-
     def forward(
         self,
         x: Tensor | tuple[Tensor, Tensor],
@@ -173,24 +168,25 @@ class PriorAttentionConv(nn.Module):
         num_given = edges.shape[1]
         features = self._edge_features(edge_attr, num_given)
         if self.add_self_loops:
-            edges, features, edge_bias = self._with_self_loops(edges, features, edge_bias, source, target)
-        # A layout is remembered for the caller's own tensor, not for one made in this call.
-        handle = edge_index if edges.shape[1] == num_given and isinstance(edge_index, Tensor) else edges
-        handle = edges if is_sparse(edge_index) else handle
+            features, edge_bias = self._with_self_loops(edges, features, edge_bias, source, target)
 
         query = self.lin_query(target).unflatten(-1, (self.heads, self.out_channels))
         key = self.lin_key(source).unflatten(-1, (self.heads, self.out_channels))
         value = self.lin_value(source).unflatten(-1, (self.heads, self.out_channels))
+        # Remembered for the caller's own tensor; what a sparse form is turned into is new each time.
+        handle = edges if is_sparse(edge_index) else edge_index
+        layout = self.attention.layout_of(handle, query, key, self.add_self_loops)
         wants_weights = isinstance(return_attention_weights, bool)
         mixed, alpha = self.attention(
             query,
             key,
             value,
-            handle,
+            layout,
             bias=edge_bias,
             edge_features=features,
             need_weights=wants_weights,
             num_given=num_given,
+            fixed=False,
         )
         out = mixed.flatten(-2) if self.concat else mixed.mean(-2)
         if self.lin_skip is not None:
@@ -198,8 +194,8 @@ class PriorAttentionConv(nn.Module):
         if not wants_weights:
             return out
         if self.training and self.dropout > 0.0:  # what came back has been through dropout
-            alpha = self.attention.softmax_weights(query, key, handle, bias=edge_bias, edge_features=features)
-        return out, (edges, alpha)
+            alpha = self.attention.softmax_weights(query, key, layout, bias=edge_bias, edge_features=features)
+        return out, (layout.edge_index if self.add_self_loops else edges, alpha)
 
     def _edge_features(self, edge_attr: Tensor | None, num_edges: int) -> Tensor | None:
         if self.lin_edge is None:
@@ -219,7 +215,7 @@ class PriorAttentionConv(nn.Module):
 
     def _with_self_loops(
         self, edges: Tensor, features: Tensor | None, bias: Tensor | None, source: Tensor, target: Tensor
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
+    ) -> tuple[Tensor | None, Tensor]:
         # Always N loops, those that exist already silenced by a score of -inf: how many are
         # missing would have to be read back from the device.
         size = target.shape[-2]
@@ -227,7 +223,6 @@ class PriorAttentionConv(nn.Module):
             raise PriorGraphError(
                 f"add_self_loops requires as many source as target nodes, got {source.shape[-2]} and {size}."
             )
-        nodes = torch.arange(size, device=edges.device)
         is_loop = (edges[0] == edges[1]).to(torch.int64)
         given = torch.zeros(size, dtype=torch.int64, device=edges.device).index_add(0, edges[1], is_loop)
         dtype = source.dtype if bias is None else bias.dtype
@@ -240,7 +235,7 @@ class PriorAttentionConv(nn.Module):
         if features is not None:
             none = features.new_zeros(*features.shape[:-3], size, *features.shape[-2:])
             features = torch.cat([features, none], dim=-3)
-        return torch.cat([edges, nodes.expand(2, -1)], dim=1), features, bias
+        return features, bias
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"

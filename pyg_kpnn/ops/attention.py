@@ -220,7 +220,7 @@ def _attend(
         hidden = inputs.key_mask.index_select(1, layout.source)
         scores = scores.masked_fill(hidden.unsqueeze(-1), -torch.inf)
     weights = segment_softmax(scores, layout, kernel)
-    weights = drop_weights(weights, layout.by_target, dropout_p, seed)
+    weights = drop_weights(weights, layout.by_target, dropout_p, seed, chunk)
     mixed = mix(weights, inputs.value, layout, kernel, chunk)
     if own_edges is not None and inputs.edge_features is not None:
         mixed = mixed + mix(weights, inputs.edge_features, own_edges, kernel, chunk)

@@ -65,13 +65,18 @@ def keep_mask(seed: Tensor, batch: int, edge: Tensor, heads: int, p: float) -> T
     return (state >> (32 - _BITS)) >= round(p * 2**_BITS)
 
 
-def drop_weights(weights: Tensor, edge: Tensor, p: float, seed: Tensor | None) -> Tensor:
+def drop_weights(
+    weights: Tensor, edge: Tensor, p: float, seed: Tensor | None, chunk: int | None = None
+) -> Tensor:
     """Drop weights (B, E, H) with probability ``p`` and scale the rest by ``1 / (1 - p)``.
 
     ``edge`` (E,) are the caller's positions of the edges; ``seed`` None or ``p`` 0 keeps all.
+    The hashes are int64, eight times the mask they become, so ``chunk`` bounds them too.
     """
     if p == 0.0 or seed is None:
         return weights
-    keep = keep_mask(seed, weights.shape[0], edge, weights.shape[2], p)
+    batch, _, heads = weights.shape
+    parts = (edge,) if chunk is None else edge.split(chunk)
+    keep = torch.cat([keep_mask(seed, batch, part, heads, p) for part in parts], dim=1)
     scale = 1.0 / (1.0 - p) if p < 1.0 else 0.0
     return torch.where(keep, weights * scale, 0.0)

@@ -1,0 +1,67 @@
+# `make demo` and `make test` need only python3 (3.10 or newer, with venv), make and a C++ compiler.
+# Everything else goes into $(VENV), which is made when it is missing or older than its inputs.
+
+PYTHON ?= python3
+VENV ?= .venv
+
+# Where to look first for a CPU build of torch and for a ready torch-scatter wheel. Each is tried for a
+# few seconds, then left. An empty value skips it: `make test TORCH_INDEX=` takes torch from the default
+# package index, on Linux its CUDA build.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+SCATTER_INDEX ?= https://data.pyg.org/whl
+
+# torch-scatter wheels built here are kept in this folder, one subfolder for each torch and Python.
+WHEELHOUSE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/pyg_kpnn/wheels
+
+RUN := $(VENV)/bin/python
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-full lint style types format bench bench-memory bench-speed clean distclean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+demo: $(READY) ## Run the main example, examples/quickstart.py
+	$(RUN) examples/quickstart.py
+
+test: $(READY) ## Run the fast tests and every documentation example
+	$(RUN) -m pytest
+
+test-full: $(READY) ## Run all tests, the slow sweeps too
+	$(RUN) -m pytest -m ''
+
+lint: style types ## Check style and types
+
+style: $(READY)
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+types: $(READY)
+	$(RUN) -m mypy
+
+format: $(READY) ## Rewrite the code in the project's style
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+bench: bench-memory bench-speed ## Run all measurements
+
+bench-memory: $(READY) ## Measure memory per backend
+	$(RUN) benchmarks/memory.py
+
+bench-speed: $(READY) ## Measure time per backend
+	$(RUN) benchmarks/speed.py
+
+setup: $(READY) ## Only make the virtual environment
+
+$(READY): constraints.txt pyproject.toml tools/setup_env.py
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found; name one: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) tools/setup_env.py --venv '$(VENV)' --torch-index '$(TORCH_INDEX)' \
+		--scatter-index '$(SCATTER_INDEX)' --wheelhouse '$(WHEELHOUSE)'
+
+clean: ## Remove caches and build products
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
+
+distclean: clean ## Remove the virtual environment too; kept wheels stay
+	rm -rf '$(VENV)'

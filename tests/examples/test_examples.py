@@ -1,0 +1,169 @@
+"""Every example runs, small, through its ``main``, and prints what the documentation says it prints."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pandas as pd
+import pytest
+import torch
+
+from pyg_kpnn.datasets import CuratedGRN, curated_graph
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+Printed = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def _torch_as_before():
+    """Examples seed torch and choose its threads, as scripts may; tests after them must not notice."""
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_rng_state(state)
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
+    """Run an example with the given arguments; what it printed."""
+
+    def run(name: str, *argv: object) -> str:
+        load(name).main([str(word) for word in argv])
+        return capsys.readouterr().out
+
+    return run
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def listed_edges(output: str) -> list[list[tuple[str, str]]]:
+    """(source, target) of every table of strongest edges."""
+    tables = output.split("Strongest edges in ")[1:]
+    return [re.findall(r"^ *(\S+) → +(\S+) ", table, flags=re.MULTILINE) for table in tables]
+
+
+def test_every_example_is_tested() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"quickstart", "stack_in_pyg", "from_networkx"}
+
+
+def test_quickstart_prints_accuracy_edges_and_refusal(printed: Printed) -> None:
+    output = printed("quickstart", "--cells", 200, "--epochs", 2)
+    assert re.search(r"accuracy 0\.\d{3}; always the commonest class would give 0\.\d{3}", output)
+    assert "SIMULATED" in output
+    assert "no evidence that a regulator causes anything" in output
+    tables = listed_edges(output)
+    assert [len(table) for table in tables] == [10, 10]
+    assert {edge for table in tables for edge in table} <= set(curated_graph("hsc").edges)
+    assert "equal predictions" in output
+    assert "cJun renamed to cJun_renamed refuses it" in output
+    assert "The checkpoint must come from the same graph" in output
+    assert curated_graph("hsc").fingerprint[:12] in output
+
+
+def test_quickstart_prints_the_same_twice(printed: Printed) -> None:
+    once, again = (printed("quickstart", "--cells", 100, "--epochs", 1, "--seed", 3) for _ in range(2))
+    clock = re.compile(r"in \d+ s$", flags=re.MULTILINE)
+    assert clock.sub("", once) == clock.sub("", again)
+
+
+def test_quickstart_learns(printed: Printed) -> None:
+    output = printed("quickstart", "--cells", 600, "--epochs", 8)
+    accuracy, majority = map(float, re.findall(r"0\.\d{3}", output.split("Held out")[1])[:2])
+    assert accuracy > majority + 0.1
+
+
+def test_quickstart_takes_files_of_ones_own(printed: Printed, tmp_path: Path) -> None:
+    """Other column names, signs as words, missing values and labels, columns that are no nodes."""
+    cells = CuratedGRN(name="mcad", num_cells=120)
+    table = cells.to_frame(label="region")
+    table.iloc[::5, 2] = float("nan")
+    table.iloc[0, -1] = None
+    table.assign(batch="a").to_csv(tmp_path / "cells.csv")
+    edges = cells.graph.to_edgelist()
+    edges["sign"] = edges["sign"].map({1: "activation", -1: "repression"})
+    edges.columns = ["tf", "gene", "mode"]
+    edges.to_csv(tmp_path / "net.tsv", sep="\t", index=False)
+
+    output = printed(
+        "quickstart", "--prior", tmp_path / "net.tsv", "--source", "tf", "--target", "gene", "--sign", "mode",
+        "--measurements", tmp_path / "cells.csv", "--label", "region",
+        "--epochs", 1, "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert "SIMULATED" not in output
+    assert {edge for table in listed_edges(output) for edge in table} <= set(cells.graph.edges)
+    saved = torch.load(tmp_path / "out" / "model.pt", weights_only=True)
+    assert saved["graph"] == cells.graph.to_dict()
+
+
+def test_quickstart_runs_on_a_prior_without_signs(printed: Printed, tmp_path: Path) -> None:
+    cells = CuratedGRN(name="mcad", num_cells=80)
+    cells.to_frame(label="fate").to_csv(tmp_path / "cells.csv")
+    cells.graph.to_edgelist()[["source", "target"]].to_csv(tmp_path / "net.csv", index=False)
+    output = printed(
+        "quickstart", "--prior", tmp_path / "net.csv", "--sign", "", "--measurements", tmp_path / "cells.csv",
+        "--epochs", 1,
+    )  # fmt: skip
+    assert "sign" not in output.split("Strongest edges")[1]
+    assert "refuses it" in output
+
+
+def test_quickstart_wants_prior_and_measurements_together(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        load("quickstart").main(["--prior", "net.csv"])
+    assert "--prior and --measurements go together" in capsys.readouterr().err
+
+
+def test_quickstart_runs_without_tqdm(printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm", None)  # importing it now raises ImportError
+    assert "refuses it" in printed("quickstart", "--cells", 60, "--epochs", 1)
+
+
+def test_quickstart_splits_every_class_alike() -> None:
+    labels = torch.tensor([0] * 40 + [1] * 8 + [2] * 4)
+    train, held_out = load("quickstart").stratified_split(labels, seed=0)
+    assert labels[held_out].bincount().tolist() == [10, 2, 1]
+    assert sorted(torch.cat([train, held_out]).tolist()) == list(range(52))
+
+
+def test_stack_in_pyg_beats_the_untrained_model(printed: Printed) -> None:
+    output = printed("stack_in_pyg", "--epochs", 40)
+    assert "PriorAttentionConv(32, 8, heads=4)" in output
+    before, after = map(float, re.findall(r"(0\.\d{3}) (?:untrained|after)", output))
+    assert after > before
+    assert "Node 0 attends most to node" in output
+
+
+def test_stack_in_pyg_reads_planetoid(printed: Printed, data_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "Cora").mkdir()
+    shutil.copytree(
+        data_dir / "pyg" / "Planetoid" / "Cora" / "raw",
+        tmp_path / "Cora" / "raw",
+        copy_function=shutil.copyfile,  # the folder may be read-only, its copy must not be
+    )
+    output = printed("stack_in_pyg", "--root", tmp_path, "--epochs", 2)
+    assert "Data(x=[2708, 1433]" in output
+    assert "Accuracy on 1000 nodes" in output
+
+
+def test_from_networkx_prints_weights_by_name(printed: Printed) -> None:
+    output = printed("from_networkx", "--steps", 60)
+    rows = re.findall(r"^ +(\S+) ([+-]) (\S+) +(0\.\d{3}|1\.000)$", output, flags=re.MULTILINE)
+    example = load("from_networkx")
+    assert {(source, target) for source, sign, target, _ in rows if sign == "+"} == set(example.ACTIVATES)
+    assert {(source, target) for source, sign, target, _ in rows if sign == "-"} == set(example.REPRESSES)
+    weights = pd.Series([float(row[3]) for row in rows])
+    assert weights.is_monotonic_decreasing
+    assert float(re.search(r"samples: (\d\.\d{3})", output)[1]) > 0.7  # type: ignore[index]
