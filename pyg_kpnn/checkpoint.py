@@ -8,11 +8,14 @@ checkpoints travel both ways.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import hashlib
 import struct
-from collections.abc import Mapping
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -21,7 +24,7 @@ from torch.nn.parameter import is_lazy
 
 from .errors import PriorGraphError
 
-__all__ = ["FixedGraph", "check_checkpoint", "encode_identity", "index_digest", "load_checkpoint"]
+__all__ = ["AllOrNothing", "FixedGraph", "check_checkpoint", "index_digest", "load_checkpoint"]
 
 
 def index_digest(
@@ -56,7 +59,11 @@ def index_digest(
 
 def encode_identity(identity: str) -> Tensor:
     """UTF-8 bytes of ``identity`` as a 1-D uint8 tensor on the CPU."""
-    return torch.tensor(list(identity.encode("utf-8")), dtype=torch.uint8, device="cpu")
+    try:
+        data = identity.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise PriorGraphError(f"identity must be text that UTF-8 can hold: {error.reason}.") from None
+    return torch.tensor(list(data), dtype=torch.uint8, device="cpu")
 
 
 def decode_identity(stored: Any, key: str) -> str:
@@ -108,6 +115,11 @@ class FixedGraph(nn.Module):
         """Label of the graph this layer was built for, or None."""
         stored = self._buffers.get("identity")
         return None if stored is None else decode_identity(stored, "identity")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "identity":  # torch would take None for "remove that buffer"
+            raise AttributeError("identity is read-only: build the layer with the identity it should have.")
+        super().__setattr__(name, value)
 
     def _apply(self, fn: Any, recurse: bool = True) -> FixedGraph:
         kept = self._frozen()
@@ -180,15 +192,30 @@ class FixedGraph(nn.Module):
         super()._save_to_state_dict(destination, prefix, keep_vars)
         destination[f"{prefix}index_digest"] = self.index_digest
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
         self.check_state(state_dict, prefix)
-        # A copy, because the caller's dict stays as it was. Digest and identity are compared
-        # above and may be absent even under strict, so torch is told what it expects.
+        # A copy, because the caller's dict stays as it was. Digest and identity were compared above,
+        # may be absent even under strict, and are never copied.
         entries = dict(state_dict)
-        entries.pop(f"{prefix}index_digest", None)
-        if self._buffers.get("identity") is not None:
-            entries[f"{prefix}identity"] = self._buffers["identity"]
-        super()._load_from_state_dict(entries, prefix, *args)
+        for name in ("index_digest", "identity"):
+            entries.pop(f"{prefix}{name}", None)
+        for name in ("source_index", "target_index"):
+            if f"{prefix}{name}" in entries:
+                entries[f"{prefix}{name}"] = entries[f"{prefix}{name}"].to(torch.int64)
+        super()._load_from_state_dict(
+            entries, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        if f"{prefix}identity" in missing_keys:
+            missing_keys.remove(f"{prefix}identity")
 
 
 def _shown(identity: str) -> str:
@@ -202,31 +229,54 @@ def _describe(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def check_checkpoint(model: nn.Module, state_dict: Mapping[str, Any], strict: bool = True) -> None:
-    """Raise what loading ``state_dict`` into ``model`` would raise, and change nothing.
+def _own_copy(state_dict: Mapping[str, Any]) -> OrderedDict[str, Any]:
+    """The same entries in a dict of our own; torch writes into the ``_metadata`` of one it loads."""
+    entries = OrderedDict(state_dict)
+    if hasattr(state_dict, "_metadata"):
+        entries._metadata = copy.deepcopy(state_dict._metadata)  # type: ignore[attr-defined]
+    return entries
 
-    Loads into a copy of the model whose tensors are on the meta device, so every key, shape,
-    digest and identity is checked, also in layers that are not ours, and no memory is used.
 
-    Raises
-    ------
-    PriorGraphError
-        If a layer of the model belongs to another graph.
-    RuntimeError
-        torch's own, for missing, unexpected or misshapen entries.
+def _stand_in(model: nn.Module) -> nn.Module:
+    """A model that loads like ``model`` and may be written to: modules, buffers and hooks of its own.
+
+    Parameters are on the meta device and take no memory; other attributes are shared.
     """
     memo: dict[int, Any] = {}
-    for tensor in (*model.parameters(), *model.buffers()):
-        if is_lazy(tensor):
-            continue  # no shape yet: nothing to save by leaving its memory out
-        shadow = torch.empty_like(tensor, device="meta")
-        is_parameter = isinstance(tensor, nn.Parameter)
-        memo[id(tensor)] = nn.Parameter(shadow, tensor.requires_grad) if is_parameter else shadow
+    for parameter in model.parameters():
+        if not is_lazy(parameter):
+            shadow = torch.empty_like(parameter, device="meta")
+            memo[id(parameter)] = nn.Parameter(shadow, parameter.requires_grad)
     for module in model.modules():
-        if isinstance(module, FixedGraph):
-            # What a checkpoint is compared with stays real, and shared: nothing writes to it.
-            memo.update({id(kept): kept for kept in module._frozen().values()})
-    nn.Module.load_state_dict(copy.deepcopy(model, memo), state_dict, strict=strict, assign=True)
+        twin = module.__class__.__new__(module.__class__)
+        twin.__dict__.update(module.__dict__)
+        memo[id(module)] = twin
+    for module in model.modules():
+        twin = memo[id(module)]
+        for name, value in module.__dict__.items():
+            # Names torch itself uses, among them hooks bound to the module they belong to.
+            if name in ("_parameters", "_buffers", "_modules") or name.startswith("_load_state_dict_"):
+                twin.__dict__[name] = copy.deepcopy(value, memo)
+    return memo[id(model)]
+
+
+def _rehearse(
+    load: Callable[..., Any], model: nn.Module, state_dict: Mapping[str, Any], strict: bool
+) -> None:
+    """Call ``load``, some ``load_state_dict``, on a stand-in of ``model``."""
+    has_data = not any(parameter.is_meta for parameter in model.parameters())
+    for name, entry in state_dict.items():
+        if isinstance(entry, Tensor) and (entry.layout != torch.strided or (entry.is_meta and has_data)):
+            raise RuntimeError(f"{name} must be a dense tensor with data, got {_describe(entry)}.")
+    with warnings.catch_warnings():
+        # That copying to a meta tensor does nothing is what is wanted here.
+        warnings.filterwarnings("ignore", "for .*: copying from a non-meta parameter", UserWarning)
+        load(_stand_in(model), _own_copy(state_dict), strict=strict)
+
+
+def check_checkpoint(model: nn.Module, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+    """Raise what ``model.load_state_dict(state_dict, strict)`` would raise, and change nothing."""
+    _rehearse(type(model).load_state_dict, model, state_dict, strict)
 
 
 def load_checkpoint(
@@ -274,9 +324,7 @@ def load_checkpoint(
         check_checkpoint(model, state_dict, strict)
     except RuntimeError as error:
         raise PriorGraphError(f"Nothing was loaded. {error}") from error
-    if isinstance(model, AllOrNothing):  # whose own method would check once more
-        return nn.Module.load_state_dict(model, state_dict, strict=strict)
-    return model.load_state_dict(state_dict, strict=strict)
+    return model.load_state_dict(_own_copy(state_dict), strict=strict)
 
 
 class AllOrNothing(nn.Module):
@@ -286,7 +334,9 @@ class AllOrNothing(nn.Module):
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
         """Load as torch does, but change nothing when any entry is refused."""
-        check_checkpoint(self, state_dict, strict)
+        if isinstance(state_dict, Mapping):
+            _rehearse(nn.Module.load_state_dict, self, state_dict, strict)
+            state_dict = _own_copy(state_dict)
         return super().load_state_dict(state_dict, strict=strict, assign=assign)
 
 
@@ -296,17 +346,23 @@ def _guard_load_state_dict() -> None:
     torch copies module by module, so a layer of ours that refuses half-way would leave the
     modules before it overwritten. Only the outermost call sees the whole model, its class may
     be anybody's, and modules can be joined in ways that no registration hook reports
-    (``ModuleList.insert``, a container attached before). So the one method is wrapped: it
-    calls ``check_state`` of our layers inside, then torch's own code, unchanged.
+    (``ModuleList.insert``, a container attached before). So the one method is wrapped: it asks
+    our layers inside, if there are any, and then runs torch's own code, unchanged.
     """
     original = nn.Module.load_state_dict
 
     @functools.wraps(original)
     def load_state_dict(self: nn.Module, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(state_dict, Mapping):
-            for name, module in self.named_modules():
-                if isinstance(module, FixedGraph):
-                    module.check_state(state_dict, f"{name}." if name else "")
+        modules = list(self.named_modules(remove_duplicate=False))
+        if isinstance(state_dict, Mapping) and any(isinstance(module, FixedGraph) for _, module in modules):
+            if any(module._load_state_dict_pre_hooks for _, module in modules):
+                # Hooks may rename entries; only a rehearsal tells what a layer will be given.
+                with contextlib.suppress(RuntimeError):
+                    _rehearse(original, self, state_dict, False)
+            else:
+                for name, module in modules:
+                    if isinstance(module, FixedGraph):
+                        module.check_state(state_dict, f"{name}." if name else "")
         return original(self, state_dict, *args, **kwargs)
 
     load_state_dict._pyg_kpnn_original = original  # type: ignore[attr-defined]

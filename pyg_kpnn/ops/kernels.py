@@ -20,6 +20,7 @@ edges in the sorted order of :class:`EdgeLayout`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -37,8 +38,8 @@ class Kernel(Protocol):
 
     name: str
 
-    def add_rows(self, out: Tensor, rows: Tensor, layout: EdgeLayout, side: str, edges: slice) -> Tensor:
-        """Add ``rows`` (B, e, H, d) of the given edges to ``out`` (B, N, H, d), in place."""
+    def add_rows(self, out: Tensor, rows: Tensor, layout: EdgeLayout, side: str, edges: slice) -> None:
+        """Add ``rows`` (..., e, H, d) of the given edges to ``out`` (..., N, H, d), in place."""
 
     def segment_max(self, scores: Tensor, layout: EdgeLayout) -> Tensor:
         """Maximum (B, N, H) of ``scores`` (B, E, H) over the edges into each target."""
@@ -79,19 +80,55 @@ def segment_softmax(scores: Tensor, layout: EdgeLayout, kernel: Kernel) -> Tenso
     return function.apply(scores, layout, kernel)
 
 
-def _slices(num_edges: int, chunk: int | None) -> Iterator[slice]:
-    step = max(num_edges, 1) if chunk is None else chunk
-    for start in range(0, num_edges, step):
-        yield slice(start, min(start + step, num_edges))
+# Numbers gathered at a time when several samples fit: about what stays in a core's cache.
+_TILE = 2**18
+
+
+def _tiles(batch: int, layout: EdgeLayout, width: int, chunk: int | None) -> Iterator[tuple[slice, slice]]:
+    """Samples and edges to gather together: ``chunk`` edges, and as many samples as fit the cache."""
+    step = max(layout.num_edges, 1) if chunk is None else chunk
+    samples = batch
+    if not torch.compiler.is_compiling():
+        samples = max(1, _TILE // max(1, min(step, layout.num_edges) * width))
+    for first in range(0, batch, max(samples, 1)):
+        for start in range(0, layout.num_edges, step):
+            yield slice(first, first + samples), slice(start, min(start + step, layout.num_edges))
+
+
+def _tile(tensor: Tensor, samples: slice) -> Tensor:
+    """Those samples of ``tensor``, without the batch axis when there is one: axis -3 is the nodes'."""
+    part = tensor[samples]
+    return part.squeeze(0)
+
+
+class _Gather:
+    """Rows of some nodes, written into the same memory each time.
+
+    Fresh memory for every slice would be paged in anew, and leaves a heap in pieces that no
+    later tensor fits.
+    """
+
+    def __init__(self) -> None:
+        self._memory: Tensor | None = None
+
+    def __call__(self, rows: Tensor, index: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():
+            return rows.index_select(-3, index)
+        shape = (*rows.shape[:-3], index.numel(), *rows.shape[-2:])
+        size = math.prod(shape)
+        if self._memory is None or self._memory.numel() < size:
+            self._memory = rows.new_empty(size)
+        return torch.index_select(rows, rows.dim() - 3, index, out=self._memory[:size].view(shape))
 
 
 def _dot(on_target: Tensor, on_source: Tensor, layout: EdgeLayout, chunk: int | None) -> Tensor:
-    batch, _, heads, _ = on_target.shape
+    batch, _, heads, width = on_target.shape
     out = on_target.new_empty(batch, layout.num_edges, heads)
-    for edges in _slices(layout.num_edges, chunk):
-        target_rows = on_target.index_select(1, layout.target[edges])
-        source_rows = on_source.index_select(1, layout.source[edges])
-        out[:, edges] = torch.einsum("behd,behd->beh", target_rows, source_rows)
+    at_target, at_source = _Gather(), _Gather()
+    for samples, edges in _tiles(batch, layout, heads * width, chunk):
+        target_rows = at_target(_tile(on_target, samples), layout.target[edges])
+        source_rows = at_source(_tile(on_source, samples), layout.source[edges])
+        out[samples, edges] = torch.einsum("...hd,...hd->...h", target_rows, source_rows)
     return out
 
 
@@ -100,11 +137,14 @@ def _mix(
 ) -> Tensor:
     size = layout.num_targets if side == "target" else layout.num_sources
     order, origin = kernel.edge_order(layout, side)
-    out = rows.new_zeros(rows.shape[0], size, rows.shape[2], rows.shape[3])
-    for edges in _slices(layout.num_edges, chunk):
-        part = weights[:, edges] if order is None else weights.index_select(1, order[edges])
-        message = rows.index_select(1, origin[edges]).mul_(part.unsqueeze(-1))
-        out = kernel.add_rows(out, message, layout, side, edges)
+    batch, _, heads, width = rows.shape
+    out = rows.new_zeros(batch, size, heads, width)
+    gather = _Gather()
+    for samples, edges in _tiles(batch, layout, heads * width, chunk):
+        part = weights[samples, edges] if order is None else weights[samples].index_select(1, order[edges])
+        message = gather(_tile(rows, samples), origin[edges])
+        message = message.mul_(part.unsqueeze(-1).view(*message.shape[:-1], 1))
+        kernel.add_rows(_tile(out, samples), message, layout, side, edges)
     return out
 
 

@@ -46,16 +46,18 @@ class ScatterKernel:
             return None, layout.source
         return layout.by_source, layout.target_by_source
 
-    def add_rows(self, out: Tensor, rows: Tensor, layout: EdgeLayout, side: str, edges: slice) -> Tensor:
+    def add_rows(self, out: Tensor, rows: Tensor, layout: EdgeLayout, side: str, edges: slice) -> None:
         if edges.start == 0 and edges.stop == layout.num_edges:
             ptr = layout.target_ptr if side == "target" else layout.source_ptr
-            return _torch_scatter().segment_csr(rows, ptr.unsqueeze(0), reduce="sum")
+            # ``out`` is still zero: written to, where adding would read it too
+            _torch_scatter().segment_csr(rows, ptr if rows.dim() == 3 else ptr.unsqueeze(0), out, "sum")
+            return
         # A slice touches few segments; a CSR sum would write all of them once a slice.
         if side == "target":
             index = layout.target[edges]
         else:
             index = layout.source.index_select(0, layout.by_source[edges])
-        return out.index_add_(1, index, rows)
+        out.index_add_(-3, index, rows)
 
     def segment_max(self, scores: Tensor, layout: EdgeLayout) -> Tensor:
         # Segments without an edge come back as 0, which no edge reads.

@@ -18,9 +18,9 @@ class TorchKernel:
     def edge_order(self, layout: EdgeLayout, side: str) -> tuple[Tensor | None, Tensor]:
         return None, layout.source if side == "target" else layout.target
 
-    def add_rows(self, out: Tensor, rows: Tensor, layout: EdgeLayout, side: str, edges: slice) -> Tensor:
+    def add_rows(self, out: Tensor, rows: Tensor, layout: EdgeLayout, side: str, edges: slice) -> None:
         index = layout.target if side == "target" else layout.source
-        return out.index_add_(1, index[edges], rows)
+        out.index_add_(-3, index[edges], rows)
 
     def segment_max(self, scores: Tensor, layout: EdgeLayout) -> Tensor:
         out = scores.new_full((scores.shape[0], layout.num_targets, scores.shape[2]), -torch.inf)
