@@ -24,7 +24,14 @@ from torch.nn.parameter import is_lazy
 
 from .errors import PriorGraphError
 
-__all__ = ["AllOrNothing", "FixedGraph", "check_checkpoint", "index_digest", "load_checkpoint"]
+__all__ = [
+    "AllOrNothing",
+    "FixedGraph",
+    "FrozenBuffers",
+    "check_checkpoint",
+    "index_digest",
+    "load_checkpoint",
+]
 
 
 def index_digest(
@@ -81,7 +88,31 @@ def decode_identity(stored: Any, key: str) -> str:
         ) from None
 
 
-class FixedGraph(nn.Module):
+class FrozenBuffers(nn.Module):
+    """Mixin of modules with buffers that belong to the graph and not to the training.
+
+    ``to_empty`` would leave garbage in them and a move to meta would lose them, so those named in
+    ``_frozen_buffers`` keep their values and follow the module to real devices only.
+    """
+
+    _frozen_buffers: tuple[str, ...] = ()
+    _on_the_cpu: tuple[str, ...] = ()  # frozen too, and never moved
+
+    def _frozen(self) -> dict[str, Tensor]:
+        names = (*self._frozen_buffers, *self._on_the_cpu)
+        return {name: tensor for name in names if (tensor := self._buffers.get(name)) is not None}
+
+    def _apply(self, fn: Any, recurse: bool = True) -> FrozenBuffers:
+        kept = self._frozen()
+        super()._apply(fn, recurse)
+        for name, tensor in kept.items():
+            device = getattr(self._buffers[name], "device", tensor.device)
+            stays = name in self._on_the_cpu or device.type == "meta"
+            self._buffers[name] = tensor if stays else tensor.to(device)
+        return self
+
+
+class FixedGraph(FrozenBuffers):
     """Base of layers whose edges are fixed at construction.
 
     Holds ``source_index`` and ``target_index`` as buffers, the digest over them, and the
@@ -93,8 +124,8 @@ class FixedGraph(nn.Module):
     target_index: Tensor
     index_digest: Tensor
 
-    # Names of buffers that no cast, move to meta or ``to_empty`` may change.
     _frozen_buffers: tuple[str, ...] = ("source_index", "target_index")
+    _on_the_cpu = ("identity",)
 
     def digest_sizes(self) -> tuple[int, int, int, int]:
         """query_features, key_features, embed_dim, num_heads."""
@@ -120,21 +151,6 @@ class FixedGraph(nn.Module):
         if name == "identity":  # torch would take None for "remove that buffer"
             raise AttributeError("identity is read-only: build the layer with the identity it should have.")
         super().__setattr__(name, value)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> FixedGraph:
-        kept = self._frozen()
-        super()._apply(fn, recurse)
-        # ``to_empty`` would leave garbage in the indices and a move to meta would lose them, so
-        # only the device of a move is taken over, and a real one.
-        for name, tensor in kept.items():
-            device = getattr(self._buffers[name], "device", tensor.device)
-            stays = name == "identity" or device.type == "meta"
-            self._buffers[name] = tensor if stays else tensor.to(device)
-        return self
-
-    def _frozen(self) -> dict[str, Tensor]:
-        names = (*self._frozen_buffers, "identity")
-        return {name: tensor for name in names if (tensor := self._buffers.get(name)) is not None}
 
     def check_state(self, state_dict: Mapping[str, Any], prefix: str = "") -> None:
         """Raise unless the entries of ``state_dict`` under ``prefix`` are of this layer's graph."""

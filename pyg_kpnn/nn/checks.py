@@ -19,25 +19,32 @@ __all__ = ["backend_name", "flag", "index_array", "positive_int", "probability"]
 _INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
+def _shown(value: Any) -> str:
+    """What came, with its kind; numbers and text as they are, never the contents of a tensor."""
+    kind = type(value).__name__
+    simple = value is None or isinstance(value, (bool, int, float, complex, str, np.generic))
+    return f"{value!r} ({kind})" if simple else f"a {kind}"
+
+
 def positive_int(name: str, value: Any) -> int:
     """``value`` as an int >= 1; bool, float and everything else is refused."""
     is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
     if not is_integer or value < 1:
-        raise PriorGraphError(f"{name} must be a positive integer, got {value!r}.")
+        raise PriorGraphError(f"{name} must be a positive integer, got {_shown(value)}.")
     return int(value)
 
 
 def backend_name(value: Any) -> str:
     """``value`` when it names a backend."""
     if value not in BACKENDS:
-        raise PriorGraphError(f"backend must be one of {', '.join(BACKENDS)}, got {value!r}.")
+        raise PriorGraphError(f"backend must be one of {', '.join(BACKENDS)}, got {_shown(value)}.")
     return str(value)
 
 
 def flag(name: str, value: Any) -> bool:
     """``value`` when it is True or False; 0, 1, None and numpy.bool_ are refused."""
     if not isinstance(value, bool):
-        raise PriorGraphError(f"{name} must be True or False, got {value!r} ({type(value).__name__}).")
+        raise PriorGraphError(f"{name} must be True or False, got {_shown(value)}.")
     return value
 
 
@@ -45,7 +52,7 @@ def probability(name: str, value: Any) -> float:
     """``value`` as a float in [0, 1]; bool is refused."""
     is_number = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
     if not is_number or not math.isfinite(value) or not 0.0 <= value <= 1.0:
-        raise PriorGraphError(f"{name} must be a number in [0, 1], got {value!r}.")
+        raise PriorGraphError(f"{name} must be a number in [0, 1], got {_shown(value)}.")
     return float(value)
 
 

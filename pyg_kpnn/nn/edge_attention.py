@@ -308,9 +308,13 @@ class _LastLayout:
             return self._build(edge_index, num_sources, num_targets, self_loops)
         stamp = (edge_index._version, edge_index.device, num_sources, num_targets, self_loops)
         seen = None if self._tensor is None else self._tensor()
-        if self._layout is None or seen is not edge_index or stamp != self._stamp:
+        if self._layout is not None and seen is edge_index and stamp == self._stamp:
+            return self._layout
+        # Inside torch.func.grad and the like every new tensor belongs to the transform; a layout
+        # must outlive it, in this cache and in the transform's own backward pass.
+        with torch._C._DisableFuncTorch():
             self._layout = self._build(edge_index, num_sources, num_targets, self_loops)
-            self._tensor, self._stamp = weakref.ref(edge_index), stamp
+        self._tensor, self._stamp = weakref.ref(edge_index), stamp
         return self._layout
 
     @staticmethod

@@ -180,7 +180,7 @@ class PackedMultiheadAttention(AttentionSettings, AllOrNothing, FixedGraph):
             )
         self.reset_parameters(generator)
 
-    _frozen_buffers = (
+    _frozen_buffers: tuple[str, ...] = (
         "source_index",
         "target_index",
         *(f"_layout_{name}" for name in EdgeLayout.TENSORS),

@@ -94,7 +94,6 @@ class PriorAttentionConv(AttentionSettings, nn.Module):
         backend: str = "auto",
     ) -> None:
         super().__init__()
-        self.in_channels = in_channels
         self.out_channels = positive_int("out_channels", out_channels)
         self.heads = positive_int("heads", heads)
         self.concat = flag("concat", concat)
@@ -103,12 +102,12 @@ class PriorAttentionConv(AttentionSettings, nn.Module):
         self.add_self_loops = flag("add_self_loops", add_self_loops)
         self.attention = EdgeAttention(dropout, chunk_size, backend)
 
-        sides = in_channels if isinstance(in_channels, tuple) else (in_channels, in_channels)
-        if len(sides) != 2 or not all(isinstance(n, int) and (n > 0 or n == -1) for n in sides):
-            raise PriorGraphError(
-                "in_channels must be a positive integer, -1, or a (source, target) pair of them, "
-                f"got {in_channels!r}."
-            )
+        bias = flag("bias", bias)
+        both = in_channels if isinstance(in_channels, tuple) else (in_channels, in_channels)
+        if len(both) != 2:
+            raise PriorGraphError(f"in_channels must be one width or a (source, target) pair, got {both!r}.")
+        sides = [n if type(n) is int and n == -1 else positive_int("in_channels", n) for n in both]
+        self.in_channels = tuple(sides) if isinstance(in_channels, tuple) else sides[0]
         width = self.heads * self.out_channels
         self.lin_key = Linear(sides[0], width, bias=bias)
         self.lin_query = Linear(sides[1], width, bias=bias)
@@ -165,17 +164,23 @@ class PriorAttentionConv(AttentionSettings, nn.Module):
         if not isinstance(source, Tensor) or not isinstance(target, Tensor):
             raise PriorGraphError("x must be a tensor or a tuple of two: features of sources and of targets.")
         edges, edge_attr = _edges(edge_index, edge_attr)
+        if edges.dim() != 2 or edges.shape[0] != 2:
+            raise PriorGraphError(f"edge_index must have shape (2, E), got {tuple(edges.shape)}.")
         num_given = edges.shape[1]
         features = self._edge_features(edge_attr, num_given)
-        if self.add_self_loops:
-            features, edge_bias = self._with_self_loops(edges, features, edge_bias, source, target)
-
         query = self.lin_query(target).unflatten(-1, (self.heads, self.out_channels))
         key = self.lin_key(source).unflatten(-1, (self.heads, self.out_channels))
         value = self.lin_value(source).unflatten(-1, (self.heads, self.out_channels))
+        if self.add_self_loops and source.shape[-2] != target.shape[-2]:
+            raise PriorGraphError(
+                "add_self_loops requires as many source as target nodes, got "
+                f"{source.shape[-2]} and {target.shape[-2]}."
+            )
         # Remembered for the caller's own tensor; what a sparse form is turned into is new each time.
         handle = edges if is_sparse(edge_index) else edge_index
         layout = self.attention.layout_of(handle, query, key, self.add_self_loops)
+        if self.add_self_loops:
+            features, edge_bias = self._with_self_loops(edges, features, edge_bias, source, target)
         wants_weights = isinstance(return_attention_weights, bool)
         mixed, alpha = self.attention(
             query,
@@ -219,10 +224,6 @@ class PriorAttentionConv(AttentionSettings, nn.Module):
         # Always N loops, those that exist already silenced by a score of -inf: how many are
         # missing would have to be read back from the device.
         size = target.shape[-2]
-        if source.shape[-2] != size:
-            raise PriorGraphError(
-                f"add_self_loops requires as many source as target nodes, got {source.shape[-2]} and {size}."
-            )
         is_loop = (edges[0] == edges[1]).to(torch.int64)
         given = torch.zeros(size, dtype=torch.int64, device=edges.device).index_add(0, edges[1], is_loop)
         dtype = source.dtype if bias is None else bias.dtype

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checkpoint import AllOrNothing
+from ..checkpoint import AllOrNothing, FrozenBuffers
 from ..errors import PriorGraphError
 from ..prior import PriorGraph
 from .checks import flag, positive_int, probability
@@ -136,7 +136,7 @@ class PriorTransformerLayer(AllOrNothing):
         return tokens + self.dropout(self.feedforward(self.feedforward_norm(tokens))), weights
 
 
-class PriorTransformer(AllOrNothing):
+class PriorTransformer(AllOrNothing, FrozenBuffers):
     r"""Transformer over the measured values of named nodes, wired by a prior graph.
 
     Node :math:`i` with value :math:`x_i` becomes the token :math:`e_i + x_i u_i`: an embedding
@@ -186,6 +186,7 @@ class PriorTransformer(AllOrNothing):
 
     log_weight: Tensor | None
     sign_class: Tensor | None
+    _frozen_buffers = ("log_weight", "sign_class")
 
     def __init__(
         self,
@@ -248,7 +249,9 @@ class PriorTransformer(AllOrNothing):
         log_weight = sign_class = None
         if self.edge_bias == "log_weight":
             weight = (
-                torch.ones(graph.num_edges, dtype=torch.float64) if graph.weight is None else graph.weight
+                torch.ones(graph.num_edges, dtype=torch.float64, device="cpu")
+                if graph.weight is None
+                else graph.weight
             )
             if bool((weight <= 0).any()):
                 source, target = graph.edges[int((weight <= 0).nonzero()[0])]
@@ -256,14 +259,18 @@ class PriorTransformer(AllOrNothing):
                     f"edge_bias='log_weight' needs positive weights; {source} -> {target} has "
                     f"{float(weight[weight <= 0][0])!r}. Remove the edge or give it a positive weight."
                 )
-            log_weight = torch.cat([weight[pair_edge].log(), torch.zeros(added, dtype=torch.float64)])
+            log_weight = torch.cat(
+                [weight[pair_edge].log(), torch.zeros(added, dtype=torch.float64, device="cpu")]
+            )
             log_weight = log_weight.to(torch.get_default_dtype())
         if self.edge_bias == "sign":
             sign = (
-                torch.zeros(graph.num_edges, dtype=torch.int64) if graph.sign is None else graph.sign.long()
+                torch.zeros(graph.num_edges, dtype=torch.int64, device="cpu")
+                if graph.sign is None
+                else graph.sign.long()
             )
             # -1, 0, +1 become 0, 1, 2; an added loop is 3.
-            sign_class = torch.cat([sign[pair_edge] + 1, torch.full((added,), 3)])
+            sign_class = torch.cat([sign[pair_edge] + 1, torch.full((added,), 3, device="cpu")])
             self.sign_bias = nn.Parameter(torch.zeros(num_layers, 4, num_heads))
         # Derived from the graph, so not part of a checkpoint.
         self.register_buffer("log_weight", log_weight, persistent=False)

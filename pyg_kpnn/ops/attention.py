@@ -194,7 +194,7 @@ def _prepare(
         edge_features = edge_features.reshape(batch, layout.num_edges, heads, head_dim)
     if key_mask is not None:
         key_mask = key_mask.reshape(batch, layout.num_sources)
-        hidden = key_mask.view(batch, -1, 1, 1)
+        hidden = key_mask.unsqueeze(-1).unsqueeze(-1)
         key, value = key.masked_fill(hidden, 0.0), value.masked_fill(hidden, 0.0)
     return _Inputs(query, key, value, bias, edge_features, key_mask)
 

@@ -53,13 +53,13 @@ def keep_mask(seed: Tensor, batch: int, edge: Tensor, heads: int, p: float) -> T
     Tensor
         ``(B, E, H)`` bool, True = keep.
     """
-    # The seed enters in two halves at different stages, so that no two seeds give the same
-    # mask shifted along the edges.
+    # Each of the five numbers is mixed in before the next comes, so that neighbouring seeds do not
+    # give the same mask shifted along samples or edges.
     low, high = seed & _MASK, (seed >> 32) & _MASK
     sample = torch.arange(batch, device=edge.device).view(-1, 1)
     head = torch.arange(heads, device=edge.device)
-    state = _mix32((sample + low) & _MASK)
-    state = _mix32((state ^ high) & _MASK)
+    state = _mix32(_mix32(low) ^ high)
+    state = _mix32((state + sample * 0x2545F491) & _MASK)
     state = _mix32((state + (edge & _MASK) * 0x3C6EF372) & _MASK)
     state = _mix32((state.unsqueeze(-1) + head * 0x5851F42D) & _MASK)
     return (state >> (32 - _BITS)) >= round(p * 2**_BITS)

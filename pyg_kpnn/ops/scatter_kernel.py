@@ -61,6 +61,8 @@ class ScatterKernel:
 
     def segment_max(self, scores: Tensor, layout: EdgeLayout) -> Tensor:
         # Segments without an edge come back as 0, which no edge reads.
+        if scores.numel() == 0:
+            return scores.new_zeros(scores.shape[0], layout.num_targets, scores.shape[2])
         return _torch_scatter().segment_csr(scores, layout.target_ptr.unsqueeze(0), reduce="max")
 
     def segment_sum(self, values: Tensor, layout: EdgeLayout) -> Tensor:
@@ -73,6 +75,8 @@ class ScatterKernel:
 class _SegmentSum(_Function):
     @staticmethod
     def forward(values: Tensor, layout: EdgeLayout) -> Tensor:
+        if values.numel() == 0:  # the kernels size their output by its first row
+            return values.new_zeros(values.shape[0], layout.num_targets, values.shape[2])
         return _torch_scatter().segment_csr(values, layout.target_ptr.unsqueeze(0), reduce="sum")
 
     @staticmethod
@@ -92,6 +96,8 @@ class _SegmentSum(_Function):
 class _Spread(_Function):
     @staticmethod
     def forward(values: Tensor, layout: EdgeLayout) -> Tensor:
+        if layout.num_edges == 0 or values.numel() == 0:
+            return values.new_zeros(values.shape[0], layout.num_edges, values.shape[2])
         return _torch_scatter().gather_csr(values.contiguous(), layout.target_ptr.unsqueeze(0))
 
     @staticmethod
