@@ -245,8 +245,8 @@ class _Softmax(_Function):
 
 def _softmax_tangent(weights: Tensor, tangent: Tensor, layout: EdgeLayout, kernel: Kernel) -> Tensor:
     # The Jacobian of a softmax is symmetric, so this serves backward and forward mode alike.
-    weighted = weights * tangent
-    return weighted - weights * kernel.spread(kernel.segment_sum(weighted, layout), layout)
+    mean = kernel.segment_sum(weights * tangent, layout)
+    return weights * (tangent - kernel.spread(mean, layout))  # in this form one (B, E, H) fewer is alive
 
 
 # torch.compile refuses functions with a jvp of their own, so forward mode is a subclass that
