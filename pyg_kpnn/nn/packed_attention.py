@@ -65,7 +65,7 @@ class PackedMultiheadAttention(AttentionSettings, AllOrNothing, FixedGraph):
         Source of the initial weights; the global random state then stays as it is.
     chunk_size : int, optional
         Evaluate that many edges at a time and compute them again in backward: less memory,
-        more time, the same result. Not part of a checkpoint.
+        the same result. Not part of a checkpoint.
     autocast : bool, default False
         False: leave ``torch.autocast`` at the door and compute in the parameters' dtype. True:
         projections follow autocast as ``nn.Linear`` does, the softmax runs in float32.
