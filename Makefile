@@ -54,7 +54,7 @@ bench-speed: $(READY) ## Measure time per backend
 
 setup: $(READY) ## Only make the virtual environment
 
-$(READY): constraints.txt pyproject.toml tools/setup_env.py
+$(READY): constraints.txt pyproject.toml tools/setup_env.py $(wildcard csrc/*)
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found; name one: make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) tools/setup_env.py --venv '$(VENV)' --torch-index '$(TORCH_INDEX)' \
 		--scatter-index '$(SCATTER_INDEX)' --wheelhouse '$(WHEELHOUSE)'

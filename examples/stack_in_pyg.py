@@ -3,6 +3,8 @@
     python examples/stack_in_pyg.py                          # Zachary's karate club, no download
     python examples/stack_in_pyg.py --root DIR --name Cora   # DIR/Cora/raw/ind.cora.* must be there
 
+``--root`` needs scipy, with which PyG reads those files.
+
 PriorAttentionConv takes ``(x, edge_index)`` and gives ``(N, heads * out_channels)``, so it stands
 wherever a PyG layer of that shape does. Here it mixes what two GCNConv layers smooth.
 """

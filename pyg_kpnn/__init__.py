@@ -30,7 +30,8 @@ _LAZY = {
 }
 _MODULES = ("datasets", "nn", "ops", "prior")
 
-__all__ = ["__version__", *_LAZY, *_MODULES]
+# Without the modules: ``from pyg_kpnn import *`` must not replace the reader's ``nn``.
+__all__ = ["__version__", *_LAZY]
 
 
 def __getattr__(name: str) -> Any:
@@ -45,4 +46,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted((*__all__, *_MODULES))

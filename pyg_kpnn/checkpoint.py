@@ -96,10 +96,9 @@ class FrozenBuffers(nn.Module):
     """
 
     _frozen_buffers: tuple[str, ...] = ()
-    _on_the_cpu: tuple[str, ...] = ()  # frozen too, and never moved
 
     def _frozen(self) -> dict[str, Tensor]:
-        names = (*self._frozen_buffers, *self._on_the_cpu)
+        names = self._frozen_buffers
         return {name: tensor for name in names if (tensor := self._buffers.get(name)) is not None}
 
     def _apply(self, fn: Any, recurse: bool = True) -> FrozenBuffers:
@@ -107,8 +106,7 @@ class FrozenBuffers(nn.Module):
         super()._apply(fn, recurse)
         for name, tensor in kept.items():
             device = getattr(self._buffers[name], "device", tensor.device)
-            stays = name in self._on_the_cpu or device.type == "meta"
-            self._buffers[name] = tensor if stays else tensor.to(device)
+            self._buffers[name] = tensor if device.type == "meta" else tensor.to(device)
         return self
 
 
@@ -124,8 +122,7 @@ class FixedGraph(FrozenBuffers):
     target_index: Tensor
     index_digest: Tensor
 
-    _frozen_buffers: tuple[str, ...] = ("source_index", "target_index")
-    _on_the_cpu = ("identity",)
+    _frozen_buffers: tuple[str, ...] = ("source_index", "target_index", "identity")
 
     def digest_sizes(self) -> tuple[int, int, int, int]:
         """query_features, key_features, embed_dim, num_heads."""
@@ -187,15 +184,16 @@ class FixedGraph(FrozenBuffers):
                     "(query_features, key_features, embed_dim, num_heads); its index digest differs. "
                     "No weights were loaded."
                 )
-        pair = []
-        for name in ("source_index", "target_index"):
-            index = state_dict.get(f"{prefix}{name}", getattr(self, name))  # torch reports a missing key
+        names = ("source_index", "target_index")
+        pair = [state_dict[f"{prefix}{name}"] for name in names if f"{prefix}{name}" in state_dict]
+        for name, index in zip(names, pair, strict=False):
             if not isinstance(index, Tensor) or index.is_floating_point() or index.is_complex():
                 raise PriorGraphError(
                     f"The checkpoint's '{prefix}{name}' must be an integer tensor, got {_describe(index)}. "
                     "No weights were loaded."
                 )
-            pair.append(index)
+        if len(pair) < 2:
+            return  # torch reports the missing keys
         # Compared by digest, because the layer's own indices may be on any device.
         if not torch.equal(index_digest(pair[0], pair[1], *self.digest_sizes()), self.index_digest):
             raise PriorGraphError(
@@ -207,6 +205,9 @@ class FixedGraph(FrozenBuffers):
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         destination[f"{prefix}index_digest"] = self.index_digest
+        identity = self._buffers.get("identity")
+        if identity is not None:  # with the module while it runs, on the CPU in a checkpoint
+            destination[f"{prefix}identity"] = identity.cpu()
 
     def _load_from_state_dict(
         self,

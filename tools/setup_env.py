@@ -1,11 +1,13 @@
 """Make the project's virtual environment; `make setup` runs this.
 
 In order: pinned pip, torch (a CPU build when one can be had), the project in editable mode with its
-``dev`` extra, torch-scatter. Versions come from ``constraints.txt``.
+``dev`` extra and its native kernel, torch-scatter. Versions come from ``constraints.txt``.
+
+The native kernel is compiled as part of the project. Without it the library works on its ``torch``
+backend, so its lack is said aloud and does not stop the set-up.
 
 torch-scatter is published as source only and a build fits one torch, so it gets its own steps: a wheel
-kept from an earlier run, then PyG's wheel index, then a build here, whose wheel is kept. Without it the
-library works on its ``torch`` backend, so a failure there is said aloud and does not stop the set-up.
+kept from an earlier run, then PyG's wheel index, then a build here, whose wheel is kept. It is as optional.
 
 ``.ready`` in the environment says that it is complete, ``.unfinished`` that a set-up was cut short: the
 next one then starts from an empty folder. Standard library only.
@@ -34,6 +36,7 @@ IMPATIENT = ["--timeout", "5", "--retries", "0"]
 PROBE_SECONDS = 20
 DOWNLOAD_SECONDS = 120
 
+NATIVE_CHECK = "import pyg_kpnn; print(pyg_kpnn.backends()['native'].reason)"
 SCATTER_CHECK = (
     "import torch, torch_scatter as s; assert s.segment_csr(torch.ones(3), torch.tensor([0, 3])).item() == 3"
 )
@@ -94,10 +97,14 @@ class Environment:
         self.unfinished.write_text(record)
         self.unfinished.replace(self.ready)
 
+    def printed(self, code: str) -> str:
+        """What a line of Python prints in the environment."""
+        show = [self.python, "-W", "ignore", "-c", code]
+        return subprocess.run(show, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
     def torch_version(self) -> str:
         """Version with the build it is, such as ``2.13.0+cpu``."""
-        show = [self.python, "-W", "ignore", "-c", "import torch; print(torch.__version__)"]
-        return subprocess.run(show, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+        return self.printed("import torch; print(torch.__version__)")
 
 
 def install_torch(env: Environment, index: str) -> None:
@@ -109,6 +116,17 @@ def install_torch(env: Environment, index: str) -> None:
             return
         say(f"no torch from {index}; taking it from the default index, on Linux perhaps a large CUDA build")
     env.must("torch", "install", "-c", CONSTRAINTS, "torch")
+
+
+def native_kernel(env: Environment) -> str:
+    """Whether the native kernel was built, in words; what its lack means is said aloud."""
+    lack = env.printed(NATIVE_CHECK)
+    if not lack:
+        return "built"
+    say(f"going on WITHOUT the native kernel: {lack}")
+    say("pyg_kpnn works on its `torch` backend, tests of the `native` backend are skipped. To see the build:")
+    say(f"{env.python} -m pip install -v --no-deps -e .   To try again: rm {env.ready} && make setup")
+    return "none"
 
 
 class TorchScatter:
@@ -226,10 +244,15 @@ def main() -> None:
     env.must("pip", "install", "-q", "--upgrade", "-c", CONSTRAINTS, "pip", "setuptools", "wheel")
     install_torch(env, options.torch_index)
     env.must("the project", "install", "-c", CONSTRAINTS, "--build-constraint", CONSTRAINTS, "-e", ".[dev]")
+    native = native_kernel(env)
     scatter = TorchScatter(env, options.scatter_index, options.wheelhouse)
     how = scatter.provide()
-    env.close(f"python {platform.python_version()}\ntorch {scatter.torch}\ntorch-scatter {how}\n")
-    say(f"{options.venv} is ready after {time.monotonic() - begun:.0f} s (torch-scatter: {how})")
+    env.close(
+        f"python {platform.python_version()}\ntorch {scatter.torch}\n"
+        f"native kernel {native}\ntorch-scatter {how}\n"
+    )
+    took = time.monotonic() - begun
+    say(f"{options.venv} is ready after {took:.0f} s (native kernel: {native}; torch-scatter: {how})")
 
 
 if __name__ == "__main__":

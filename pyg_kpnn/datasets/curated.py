@@ -293,13 +293,13 @@ class CuratedGRN(InMemoryDataset):
         column = [network.genes.index(node) for node in self.graph.nodes]
         expression = torch.from_numpy(level[column].T.astype(np.float32))
         sign = torch.as_tensor(self.graph.sign, dtype=torch.float32)
+        edge_index = self.graph.edge_index
         items, kept = [], []
         for i in range(self.num_cells):
-            item = Data(
-                x=expression[i, :, None], y=labels[i, None], edge_index=self.graph.edge_index, edge_sign=sign
-            )
+            item = Data(x=expression[i, :, None], y=labels[i, None], edge_index=edge_index, edge_sign=sign)
             if self.pre_filter is None or self.pre_filter(item):
-                items.append(item if self.pre_transform is None else self.pre_transform(item))
+                # cells share edge_index and edge_sign, and a transform may write in place
+                items.append(item if self.pre_transform is None else self.pre_transform(item.clone()))
                 kept.append(i)
         if not kept:
             raise PriorGraphError(

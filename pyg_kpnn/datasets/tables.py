@@ -13,7 +13,7 @@ __all__ = ["CuratedTables", "curated_names", "read_tables", "table_path"]
 
 _FILES = ("edges.csv", "rules.csv", "states.csv")
 # a built package carries the tables inside itself, a checkout keeps them at the top of the repository
-_PLACES = (Path(__file__).parent / "tables", Path(__file__).parents[2] / "datasets")
+_PLACES = (Path(__file__).parents[1] / "tables" / "datasets", Path(__file__).parents[2] / "datasets")
 
 
 class CuratedTables(NamedTuple):

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from ..errors import PriorGraphError
 from ..ops import BACKENDS
+from ..ops.layout import INTEGER_DTYPES
 
 __all__ = ["backend_name", "flag", "index_array", "positive_int", "probability"]
-
-_INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def _shown(value: Any) -> str:
@@ -73,7 +72,7 @@ def index_array(name: str, value: Any, size: int) -> Tensor:
 def _integers(name: str, value: Any) -> np.ndarray:
     rule = f"{name} must be 1-D integers: an integer tensor, an integer array or a sequence of int"
     if isinstance(value, Tensor):
-        if value.dtype not in _INTEGER_DTYPES or value.is_meta:
+        if value.dtype not in INTEGER_DTYPES or value.is_meta:
             raise PriorGraphError(f"{rule}; got a tensor of dtype {value.dtype} on {value.device}.")
         array = value.detach().cpu().numpy()
     elif isinstance(value, np.ndarray):

@@ -13,6 +13,8 @@ from torch_geometric.nn import MessagePassing
 from ..errors import PriorGraphError
 from ..ops import EdgeLayout, edge_attention
 from ..ops.dropout import draw_seed, drop_weights
+from ..ops.layout import INTEGER_DTYPES
+from ..ops.precision import traced
 from .checks import backend_name, positive_int, probability
 
 __all__ = ["AttentionSettings", "EdgeAttention"]
@@ -94,7 +96,7 @@ class EdgeAttention(MessagePassing):
             ``(..., num_sources, H, d)``.
         edges : EdgeLayout or Tensor
             A layout, or ``(2, E)`` integer indices (sources, targets), or an ``EdgeIndex``.
-            The layout of a tensor is kept until another tensor comes or that one is written to.
+            The layout of a tensor is remembered until another tensor, or another content, comes.
         bias, edge_features, key_mask, need_weights
             As in :func:`pyg_kpnn.ops.edge_attention`.
         num_given : int, optional
@@ -145,7 +147,8 @@ class EdgeAttention(MessagePassing):
     ) -> EdgeLayout:
         """Layout of ``edge_index``, with a loop at every target appended if asked for.
 
-        Remembered for the last tensor seen, as long as that lives and is not written to.
+        Remembered for the last tensor seen, as long as that lives and holds the same edges. On a GPU a
+        write that torch does not count, through ``.data`` or another library, goes unnoticed.
         """
         return self._layouts(edge_index, key.shape[-3], query.shape[-3], self_loops)
 
@@ -293,36 +296,43 @@ def _plain(edge_index: Tensor) -> Tensor:
 
 
 class _LastLayout:
-    """Layout of the last ``edge_index`` seen, as long as that tensor lives and is not written to."""
+    """Layout of the last ``edge_index`` seen, as long as that tensor lives and holds the same edges."""
 
     def __init__(self) -> None:
-        self._tensor: weakref.ref[Tensor] | None = None
-        self._stamp: tuple[Any, ...] = ()
-        self._layout: EdgeLayout | None = None
+        # One tuple, read once and written once, so that threads never see half of it.
+        self._last: tuple[weakref.ref[Tensor], tuple[Any, ...], Tensor | None, EdgeLayout] | None = None
 
     def __call__(
         self, edge_index: Tensor, num_sources: int, num_targets: int, self_loops: bool
     ) -> EdgeLayout:
-        tensor = isinstance(edge_index, Tensor)
-        if torch.compiler.is_compiling() or not tensor or edge_index.is_inference():
+        if traced() or not isinstance(edge_index, Tensor) or edge_index.is_inference():
             return self._build(edge_index, num_sources, num_targets, self_loops)
-        stamp = (edge_index._version, edge_index.device, num_sources, num_targets, self_loops)
-        seen = None if self._tensor is None else self._tensor()
-        if self._layout is not None and seen is edge_index and stamp == self._stamp:
-            return self._layout
-        # Inside torch.func.grad and the like every new tensor belongs to the transform; a layout
-        # must outlive it, in this cache and in the transform's own backward pass.
-        with torch._C._DisableFuncTorch():
-            self._layout = self._build(edge_index, num_sources, num_targets, self_loops)
-        self._tensor, self._stamp = weakref.ref(edge_index), stamp
-        return self._layout
+        stamp = (
+            edge_index._version, edge_index.data_ptr(), edge_index.shape, edge_index.device,
+            num_sources, num_targets, self_loops,
+        )  # fmt: skip
+        last = self._last
+        if last is not None:
+            tensor, seen, edges, layout = last
+            # NumPy and ``.data`` write without raising the version, so the edges are compared where
+            # that waits for no device.
+            same = tensor() is edge_index and seen == stamp
+            if same and (edges is None or torch.equal(edges, _plain(edge_index))):
+                return layout
+        # Inside torch.func.grad and the like every new tensor belongs to the transform, under
+        # inference mode to that; a layout must outlive both.
+        with torch._C._DisableFuncTorch(), torch.inference_mode(False):
+            layout = self._build(edge_index, num_sources, num_targets, self_loops)
+            kept = _plain(edge_index).clone() if edge_index.is_cpu else None
+        self._last = (weakref.ref(edge_index), stamp, kept, layout)
+        return layout
 
     @staticmethod
     def _build(edge_index: Tensor, num_sources: int, num_targets: int, self_loops: bool) -> EdgeLayout:
         edge_index = _plain(edge_index)
-        if self_loops:
-            loops = torch.arange(num_targets, device=edge_index.device, dtype=edge_index.dtype)
-            edge_index = torch.cat([edge_index, loops.expand(2, -1)], dim=1)
+        if self_loops and edge_index.dtype in INTEGER_DTYPES:
+            loops = torch.arange(num_targets, device=edge_index.device)
+            edge_index = torch.cat([edge_index.to(torch.int64), loops.expand(2, -1)], dim=1)
         return EdgeLayout(edge_index, num_sources, num_targets)
 
     def __reduce__(self) -> tuple[type[_LastLayout], tuple[()]]:

@@ -167,9 +167,8 @@ class PackedMultiheadAttention(AttentionSettings, AllOrNothing, FixedGraph):
             source, target = self._with_self_loops(source, target)
         self.nnz = source.numel()
         self._fix_graph(source, target, identity)
-        layout = EdgeLayout(torch.stack([source, target]), self.key_features, self.query_features)
-        for name, tensor in layout.tensors().items():
-            self.register_buffer(f"_layout_{name}", tensor, persistent=False)
+        # Not buffers: averaging or casting a model must not touch what the kernels index by.
+        self._layout = EdgeLayout(torch.stack([source, target]), self.key_features, self.query_features)
 
         # With a generator the global stream must not move, and nn.Linear draws from it.
         device = "meta" if generator is not None else None
@@ -180,11 +179,11 @@ class PackedMultiheadAttention(AttentionSettings, AllOrNothing, FixedGraph):
             )
         self.reset_parameters(generator)
 
-    _frozen_buffers: tuple[str, ...] = (
-        "source_index",
-        "target_index",
-        *(f"_layout_{name}" for name in EdgeLayout.TENSORS),
-    )
+    def _apply(self, fn: Any, recurse: bool = True) -> PackedMultiheadAttention:
+        super()._apply(fn, recurse)
+        if self._layout.device != self.source_index.device:
+            self._layout = self._layout.to(self.source_index.device)
+        return self
 
     @classmethod
     def from_adjacency(
@@ -324,7 +323,7 @@ class PackedMultiheadAttention(AttentionSettings, AllOrNothing, FixedGraph):
             query, key, value = query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1)
         mask = self._check_mask(key_padding_mask, query.shape[:-2])
 
-        dtype = self.q_proj.weight.dtype
+        dtype = _floating_dtype(self.q_proj, query.dtype)
         with contextlib.nullcontext() if self.autocast else without_autocast(query.device.type):
             if mask is not None:
                 # Before the projection: 0 * NaN in the gradient of its weight would be NaN.
@@ -334,7 +333,8 @@ class PackedMultiheadAttention(AttentionSettings, AllOrNothing, FixedGraph):
                 self._project("q_proj", query.to(dtype)),
                 self._project("k_proj", key.to(dtype)),
                 self._project("v_proj", value.to(dtype)),
-                self._layout,
+                # The indices keep their values when the module goes to meta; its inputs are there then.
+                self._layout.to("meta") if query.is_meta else self._layout,
                 bias=edge_bias,
                 key_mask=mask,
                 need_weights=need_weights,
@@ -349,13 +349,6 @@ class PackedMultiheadAttention(AttentionSettings, AllOrNothing, FixedGraph):
             return output, None
         weights = weights.mean(-1) if average_attn_weights else weights
         return output, weights.transpose(0, 1) if batched_second else weights
-
-    @property
-    def _layout(self) -> EdgeLayout:
-        tensors = {name: getattr(self, f"_layout_{name}") for name in EdgeLayout.TENSORS}
-        layout = EdgeLayout.from_tensors(tensors, self.key_features, self.query_features)
-        # The buffers keep their values when the module goes to meta; its inputs are there then.
-        return layout.to("meta") if self.q_proj.weight.is_meta else layout
 
     @property
     def given_edge_index(self) -> Tensor:
@@ -441,6 +434,13 @@ class PackedMultiheadAttention(AttentionSettings, AllOrNothing, FixedGraph):
                 f"got {tuple(mask.shape)}."
             )
         return mask.to(self.source_index.device)
+
+
+def _floating_dtype(projection: nn.Module, otherwise: torch.dtype) -> torch.dtype:
+    """What a projection computes in; a replaced or quantised one may not say."""
+    weight = getattr(projection, "weight", None)
+    parameters = [weight] if isinstance(weight, Tensor) else projection.parameters()
+    return next((p.dtype for p in parameters if p.is_floating_point()), otherwise)
 
 
 def _check_generator(generator: Any) -> None:

@@ -226,6 +226,11 @@ class PriorAttentionConv(AttentionSettings, nn.Module):
         size = target.shape[-2]
         is_loop = (edges[0] == edges[1]).to(torch.int64)
         given = torch.zeros(size, dtype=torch.int64, device=edges.device).index_add(0, edges[1], is_loop)
+        if bias is not None and (not bias.is_floating_point() or bias.dim() == 0):
+            raise PriorGraphError(
+                "edge_bias must be floating point with one entry an edge, got "
+                f"{tuple(bias.shape)} {bias.dtype}."
+            )
         dtype = source.dtype if bias is None else bias.dtype
         if bias is None:
             bias = torch.zeros(edges.shape[1], 1, dtype=dtype, device=edges.device)

@@ -169,7 +169,7 @@ class PriorTransformer(AllOrNothing, FrozenBuffers):
     Raises
     ------
     PriorGraphError
-        If an argument breaks its rule, or a node without positive weight meets ``"log_weight"``.
+        If an argument breaks its rule, or an edge without positive weight meets ``"log_weight"``.
 
     Examples
     --------
@@ -314,7 +314,7 @@ class PriorTransformer(AllOrNothing, FrozenBuffers):
         return self._run(x, key_padding_mask, False)[0]
 
     def edge_weights(self, x: Tensor, key_padding_mask: Tensor | None = None) -> list[Tensor]:
-        """Attention weights ``(B, nnz, num_heads)`` of every layer.
+        """Attention weights ``(B, nnz, num_heads)`` of every layer, after dropout in training mode.
 
         Edge e of the list is ``layers[i].attention.source_index[e]`` to ``target_index[e]``: the
         edges of ``graph`` in its order, then added self-loops.

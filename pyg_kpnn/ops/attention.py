@@ -12,14 +12,16 @@ from ..errors import PriorGraphError
 from .dropout import draw_seed, drop_weights
 from .kernels import Kernel, dot, mix, segment_softmax
 from .layout import EdgeLayout
-from .precision import without_autocast
+from .native import native_attention
+from .native_library import NATIVE_DTYPES, native_missing
+from .precision import exporting, traced, without_autocast
 from .reference import reference_attention
 from .scatter_kernel import ScatterKernel, scatter_missing
 from .torch_kernel import TorchKernel
 
 __all__ = ["BACKENDS", "BackendStatus", "backends", "edge_attention"]
 
-BACKENDS = ("auto", "reference", "torch", "scatter")
+BACKENDS = ("auto", "reference", "torch", "scatter", "native")
 
 
 class BackendStatus(NamedTuple):
@@ -35,7 +37,7 @@ def backends() -> dict[str, BackendStatus]:
     Returns
     -------
     dict
-        ``{"reference": …, "torch": …, "scatter": …}``, each a ``(available, reason)`` pair;
+        ``{"reference": …, "torch": …, "scatter": …, "native": …}``, each a ``(available, reason)`` pair;
         ``reason`` is empty for an available backend.
 
     Examples
@@ -43,11 +45,12 @@ def backends() -> dict[str, BackendStatus]:
     >>> backends()["torch"].available
     True
     """
-    missing = scatter_missing()
+    no_scatter, no_native = scatter_missing(), native_missing()
     return {
         "reference": BackendStatus(True, ""),
         "torch": BackendStatus(True, ""),
-        "scatter": BackendStatus(missing is None, missing or ""),
+        "scatter": BackendStatus(no_scatter is None, no_scatter or ""),
+        "native": BackendStatus(no_native is None, no_native or ""),
     }
 
 
@@ -85,7 +88,7 @@ def edge_attention(
     layout : EdgeLayout
         The E edges, on the same device.
     bias : Tensor, optional
-        Added to the scores: ``(E,)``, ``(E, H)`` or ``(..., E, H)``, in the caller's edge order.
+        Added to the scores: ``(E,)``, ``(E, 1)``, ``(E, H)`` or ``(..., E, H)``, in the caller's edge order.
     edge_features : Tensor, optional
         ``(E, H, d)`` or ``(..., E, H, d)``, in the caller's edge order; added to key and value
         along each edge, as relative positions are.
@@ -101,7 +104,7 @@ def edge_attention(
         Evaluate that many edges at a time and compute them again in backward. Memory for
         gathered rows falls from ``E * H * d`` to ``chunk_size * H * d`` numbers; the
         result does not change.
-    backend : {"auto", "torch", "scatter", "reference"}
+    backend : {"auto", "native", "torch", "scatter", "reference"}
         ``auto`` takes the fastest that can do what was asked.
     need_weights : bool, default False
         Also return the weights, after dropout, as they were used.
@@ -136,29 +139,37 @@ def edge_attention(
     [0.5, 0.5]
     """
     _check_shapes(query, key, value, layout, bias, edge_features, key_mask)
-    backend = _choose(backend, query)
+    _check_settings(dropout_p, dropout_seed, chunk_size)
+    backend = _choose(backend, query, edge_features, need_weights)
     lead, dtype = query.shape[:-3], query.dtype
     heads, head_dim = query.shape[-2:]
     # Autocast would send the inner products through half precision again.
     with without_autocast(query.device.type):
-        inputs = _prepare(query, key, value, layout, bias, edge_features, key_mask)
+        # Sums and maxima of half precision run in float32; 70,000 equal scores would overflow. The
+        # native kernel reads halves itself.
+        compute = query.dtype if backend == "native" else torch.promote_types(query.dtype, torch.float32)
+        inputs = _prepare(query, key, value, layout, bias, edge_features, key_mask, compute)
         if dropout_p > 0.0 and dropout_seed is None:
             dropout_seed = draw_seed(query.device)
+        weights: Tensor | None
         if backend == "reference":
             mixed, weights = reference_attention(*inputs, layout, dropout_p, dropout_seed)
+        elif backend == "native":
+            mixed, weights = native_attention(
+                *inputs, layout, dropout_p, dropout_seed, chunk_size, need_weights,
+            )  # fmt: skip
         else:
             kernel: Kernel = ScatterKernel() if backend == "scatter" else TorchKernel()
             mixed, weights = _attend(inputs, layout, dropout_p, dropout_seed, chunk_size, kernel)
-            if need_weights:
-                weights = weights.index_select(1, layout.rank)
+            weights = weights.index_select(1, layout.rank) if need_weights else None
         mixed = mixed.reshape(*lead, layout.num_targets, heads, head_dim).to(dtype)
-        if not need_weights:
+        if weights is None or not need_weights:
             return mixed, None
         return mixed, weights.reshape(*lead, layout.num_edges, heads).to(dtype)
 
 
 class _Inputs(NamedTuple):
-    """Arguments with one batch axis B, in float32 or wider, the query scaled, masked keys zeroed."""
+    """Arguments with one batch axis B, in the dtype to compute in, masked keys zeroed."""
 
     query: Tensor  # (B, num_targets, H, d)
     key: Tensor  # (B, num_sources, H, d)
@@ -176,17 +187,16 @@ def _prepare(
     bias: Tensor | None,
     edge_features: Tensor | None,
     key_mask: Tensor | None,
+    compute: torch.dtype,
 ) -> _Inputs:
     lead = query.shape[:-3]
     heads, head_dim = query.shape[-2:]
     batch = math.prod(lead)
-    # Sums and maxima of half precision run in float32; 70,000 equal scores would overflow.
-    compute = torch.promote_types(query.dtype, torch.float32)
-    query = (query.to(compute) * head_dim**-0.5).reshape(batch, layout.num_targets, heads, head_dim)
+    query = query.to(compute).reshape(batch, layout.num_targets, heads, head_dim)
     key = key.to(compute).reshape(batch, layout.num_sources, heads, head_dim)
     value = value.to(compute).reshape(batch, layout.num_sources, heads, head_dim)
     if bias is not None:
-        bias = bias.to(compute)
+        bias = bias.to(torch.promote_types(compute, torch.float32))
         bias = bias.unsqueeze(-1) if bias.dim() == 1 else bias
         bias = bias.expand(*lead, layout.num_edges, heads).reshape(batch, layout.num_edges, heads)
     if edge_features is not None:
@@ -208,12 +218,13 @@ def _attend(
     kernel: Kernel,
 ) -> tuple[Tensor, Tensor]:
     """Score, normalise, drop, mix; weights (B, E, H) come in the layout's sorted order."""
-    scores = dot(inputs.query, inputs.key, layout, kernel, chunk)
+    query = inputs.query * inputs.query.shape[-1] ** -0.5
+    scores = dot(query, inputs.key, layout, kernel, chunk)
     own_edges = None
     if inputs.edge_features is not None:
         # An edge's features are one more source, seen by that edge alone.
         own_edges = layout.with_edges_as_sources()
-        scores = scores + dot(inputs.query, inputs.edge_features, own_edges, kernel, chunk)
+        scores = scores + dot(query, inputs.edge_features, own_edges, kernel, chunk)
     if inputs.bias is not None:
         scores = scores + inputs.bias.index_select(1, layout.by_target)
     if inputs.key_mask is not None:
@@ -227,19 +238,55 @@ def _attend(
     return mixed, weights
 
 
-def _choose(backend: str, query: Tensor) -> str:
+def _choose(backend: str, query: Tensor, edge_features: Tensor | None, need_weights: bool) -> str:
     if backend not in BACKENDS:
         raise PriorGraphError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}.")
-    # torch_scatter has no meta kernels, which compiling, exporting and meta tensors need.
-    traced = torch.compiler.is_compiling() or query.is_meta
+    compiling = torch.compiler.is_compiling()
     if backend == "auto":
+        # With edge features the kernel is left in backward, so it gains nothing.
+        if edge_features is None and not _native_refuses(query, edge_features, need_weights, compiling):
+            return "native"
         # On the CPU index_add outruns the CSR kernels. Elsewhere it adds in no fixed order, they do.
-        return "torch" if traced or query.is_cpu or scatter_missing() else "scatter"
-    if backend == "scatter":
-        missing = "it cannot be traced by torch.compile or torch.export" if traced else scatter_missing()
-        if missing:
-            raise PriorGraphError(f"backend='scatter' cannot be used: {missing}. Use backend='auto'.")
+        plain = compiling or query.is_meta or query.is_cpu or scatter_missing()
+        return "torch" if plain else "scatter"
+    refusal = None
+    if backend == "native":
+        refusal = _native_refuses(query, edge_features, need_weights, compiling)
+    elif backend == "scatter":
+        # torch_scatter has no meta kernels, which compiling, exporting and meta tensors need.
+        traced = compiling or query.is_meta
+        refusal = "it cannot be traced by torch.compile or torch.export" if traced else scatter_missing()
+    if refusal:
+        raise PriorGraphError(f"backend={backend!r} cannot be used: {refusal}. Use backend='auto'.")
     return backend
+
+
+def _native_refuses(
+    query: Tensor, edge_features: Tensor | None, need_weights: bool, compiling: bool
+) -> str | None:
+    """Why the native kernel cannot do what is asked, or None when it can."""
+    if native_missing():
+        return native_missing()
+    if traced() and not compiling:
+        return "it works on memory, which a dispatch mode does not see"
+    if not query.is_cpu or query.dtype not in NATIVE_DTYPES:
+        return (
+            f"it runs on the CPU in half, single and double precision, not on {query.device}, {query.dtype}"
+        )
+    if compiling and (need_weights or edge_features is not None):
+        return "with weights or edge features it cannot be compiled"
+    if compiling and exporting():
+        return "an exported program must not depend on it"
+    return None
+
+
+def _check_settings(dropout_p: float, seed: Tensor | None, chunk: int | None) -> None:
+    if not 0.0 <= dropout_p <= 1.0:
+        raise PriorGraphError(f"dropout_p must be in [0, 1], got {dropout_p!r}.")
+    if seed is not None and not (isinstance(seed, Tensor) and seed.dtype == torch.int64 and seed.dim() == 0):
+        raise PriorGraphError("dropout_seed must be a 0-d int64 tensor, such as torch.tensor(1).")
+    if chunk is not None and (isinstance(chunk, (bool, float)) or chunk < 1):
+        raise PriorGraphError(f"chunk_size must be None or a positive integer, got {chunk!r}.")
 
 
 def _check_shapes(
@@ -251,9 +298,17 @@ def _check_shapes(
     edge_features: Tensor | None,
     key_mask: Tensor | None,
 ) -> None:
+    if not isinstance(layout, EdgeLayout):
+        raise PriorGraphError(f"layout must be an EdgeLayout, got {type(layout).__name__}.")
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if not tensor.is_floating_point():
-            raise PriorGraphError(f"{name} must be floating point, got dtype {tensor.dtype}.")
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            what = f"dtype {tensor.dtype}" if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise PriorGraphError(f"{name} must be a floating-point tensor, got {what}.")
+        if tensor.dtype != query.dtype or tensor.device != layout.device:
+            raise PriorGraphError(
+                f"query, key, value and layout must share dtype and device, got {query.dtype} on "
+                f"{layout.device} and {name} {tensor.dtype} on {tensor.device}."
+            )
         size = layout.num_targets if name == "query" else layout.num_sources
         if tensor.dim() < 3 or tensor.shape[-3] != size:
             raise PriorGraphError(
@@ -268,6 +323,8 @@ def _check_shapes(
             )
     edges, heads = layout.num_edges, width[0]
     per_edge = (*lead, edges, heads)
+    if bias is not None and not bias.is_floating_point():
+        raise PriorGraphError(f"bias must be floating point, got dtype {bias.dtype}.")
     if bias is not None and tuple(bias.shape) not in {(edges,), (edges, heads), (edges, 1), per_edge}:
         raise PriorGraphError(
             f"bias must have shape ({edges},), ({edges}, {heads}) or {per_edge}, got {tuple(bias.shape)}."

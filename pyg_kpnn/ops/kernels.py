@@ -29,14 +29,13 @@ from torch import Tensor
 from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
 
 from .layout import EdgeLayout
+from .precision import traced, without_autocast
 
-__all__ = ["Kernel", "dot", "mix", "segment_softmax"]
+__all__ = ["BatchedFunction", "Kernel", "dot", "fold_batch", "mix", "segment_softmax", "softmax_tangent"]
 
 
 class Kernel(Protocol):
     """Segment reductions of one library over the sorted edges of a layout."""
-
-    name: str
 
     def add_rows(self, out: Tensor, rows: Tensor, layout: EdgeLayout, side: str, edges: slice) -> None:
         """Add ``rows`` (..., e, H, d) of the given edges to ``out`` (..., N, H, d), in place."""
@@ -84,21 +83,23 @@ def segment_softmax(scores: Tensor, layout: EdgeLayout, kernel: Kernel) -> Tenso
 _TILE = 2**18
 
 
-def _tiles(batch: int, layout: EdgeLayout, width: int, chunk: int | None) -> Iterator[tuple[slice, slice]]:
-    """Samples and edges to gather together: ``chunk`` edges, and as many samples as fit the cache."""
+def _tiles(
+    batch: int, layout: EdgeLayout, width: int, chunk: int | None
+) -> Iterator[tuple[slice | None, slice]]:
+    """Samples (None: all) and edges to gather together: ``chunk`` edges, what samples fit the cache."""
     step = max(layout.num_edges, 1) if chunk is None else chunk
-    samples = batch
-    if not torch.compiler.is_compiling():
+    blocks: list[slice | None] = [None]
+    if not torch.compiler.is_compiling():  # where the number of samples may stay open
         samples = max(1, _TILE // max(1, min(step, layout.num_edges) * width))
-    for first in range(0, batch, max(samples, 1)):
+        blocks = [slice(first, first + samples) for first in range(0, batch, samples)]
+    for block in blocks:
         for start in range(0, layout.num_edges, step):
-            yield slice(first, first + samples), slice(start, min(start + step, layout.num_edges))
+            yield block, slice(start, min(start + step, layout.num_edges))
 
 
-def _tile(tensor: Tensor, samples: slice) -> Tensor:
-    """Those samples of ``tensor``, without the batch axis when there is one: axis -3 is the nodes'."""
-    part = tensor[samples]
-    return part.squeeze(0)
+def _tile(tensor: Tensor, samples: slice | None) -> Tensor:
+    """Those samples of ``tensor``, without the batch axis when it is one sample."""
+    return tensor if samples is None else tensor[samples].squeeze(0)
 
 
 class _Gather:
@@ -112,7 +113,7 @@ class _Gather:
         self._memory: Tensor | None = None
 
     def __call__(self, rows: Tensor, index: Tensor) -> Tensor:
-        if torch.compiler.is_compiling():
+        if traced():
             return rows.index_select(-3, index)
         shape = (*rows.shape[:-3], index.numel(), *rows.shape[-2:])
         size = math.prod(shape)
@@ -128,7 +129,8 @@ def _dot(on_target: Tensor, on_source: Tensor, layout: EdgeLayout, chunk: int | 
     for samples, edges in _tiles(batch, layout, heads * width, chunk):
         target_rows = at_target(_tile(on_target, samples), layout.target[edges])
         source_rows = at_source(_tile(on_source, samples), layout.source[edges])
-        out[samples, edges] = torch.einsum("...hd,...hd->...h", target_rows, source_rows)
+        with without_autocast(out.device.type):  # backward runs wherever its caller does
+            _tile(out, samples)[..., edges, :] = torch.einsum("...hd,...hd->...h", target_rows, source_rows)
     return out
 
 
@@ -141,33 +143,34 @@ def _mix(
     out = rows.new_zeros(batch, size, heads, width)
     gather = _Gather()
     for samples, edges in _tiles(batch, layout, heads * width, chunk):
-        part = weights[samples, edges] if order is None else weights[samples].index_select(1, order[edges])
+        part = _tile(weights, samples)
+        part = part[..., edges, :] if order is None else part.index_select(-2, order[edges])
         message = gather(_tile(rows, samples), origin[edges])
-        message = message.mul_(part.unsqueeze(-1).view(*message.shape[:-1], 1))
+        message = message.mul_(part.unsqueeze(-1))
         kernel.add_rows(_tile(out, samples), message, layout, side, edges)
     return out
 
 
-def _merge(tensor: Tensor, dim: int | None, size: int) -> Tensor:
+def fold_batch(tensor: Tensor, dim: int | None, size: int) -> Tensor:
     """Fold an axis mapped over by vmap into the batch axis B."""
     moved = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
     return moved.flatten(0, 1)
 
 
-class _Function(torch.autograd.Function):
+class BatchedFunction(torch.autograd.Function):
     """vmap for functions whose tensor arguments all lead with the batch axis B."""
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
         merged = [
-            _merge(arg, dim, info.batch_size) if isinstance(arg, Tensor) else arg
+            fold_batch(arg, dim, info.batch_size) if isinstance(arg, Tensor) else arg
             for arg, dim in zip(args, in_dims, strict=True)
         ]
         out = cls.apply(*merged)
         return out.unflatten(0, (info.batch_size, -1)), 0
 
 
-class _Dot(_Function):
+class _Dot(BatchedFunction):
     @staticmethod
     def forward(
         on_target: Tensor, on_source: Tensor, layout: EdgeLayout, kernel: Kernel, chunk: int | None
@@ -192,7 +195,7 @@ class _Dot(_Function):
         return grad_target, grad_source, None, None, None
 
 
-class _Mix(_Function):
+class _Mix(BatchedFunction):
     @staticmethod
     def forward(
         weights: Tensor, rows: Tensor, layout: EdgeLayout, kernel: Kernel, chunk: int | None, side: str
@@ -220,7 +223,7 @@ class _Mix(_Function):
         return grad_weights, grad_rows, None, None, None, None
 
 
-class _Softmax(_Function):
+class _Softmax(BatchedFunction):
     @staticmethod
     def forward(scores: Tensor, layout: EdgeLayout, kernel: Kernel) -> Tensor:
         top = kernel.segment_max(scores, layout)
@@ -240,10 +243,10 @@ class _Softmax(_Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (weights,) = ctx.saved_tensors
-        return _softmax_tangent(weights, grad, *ctx.rest), None, None
+        return softmax_tangent(weights, grad, *ctx.rest), None, None
 
 
-def _softmax_tangent(weights: Tensor, tangent: Tensor, layout: EdgeLayout, kernel: Kernel) -> Tensor:
+def softmax_tangent(weights: Tensor, tangent: Tensor, layout: EdgeLayout, kernel: Kernel) -> Tensor:
     # The Jacobian of a softmax is symmetric, so this serves backward and forward mode alike.
     mean = kernel.segment_sum(weights * tangent, layout)
     return weights * (tangent - kernel.spread(mean, layout))  # in this form one (B, E, H) fewer is alive
@@ -290,4 +293,4 @@ class _SoftmaxWithForwardAD(_Softmax):
     def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
         with _set_fwd_grad_enabled(True):
             (weights,) = _primals(ctx)
-            return _softmax_tangent(weights, tangent, *ctx.rest)
+            return softmax_tangent(weights, tangent, *ctx.rest)

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from ..errors import PriorGraphError
 
-__all__ = ["EdgeLayout"]
+__all__ = ["INTEGER_DTYPES", "EdgeLayout"]
 
-_INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 class EdgeLayout:
@@ -32,6 +32,8 @@ class EdgeLayout:
     ----------
     source, target : Tensor
         ``(E,)`` int64, end points in sorted order.
+    source_int32 : Tensor
+        ``source`` as the native kernel reads it, at half the bytes.
     by_target : Tensor
         ``(E,)`` int64, ``by_target[i]`` is the caller's position of sorted edge ``i``.
     rank : Tensor
@@ -67,6 +69,7 @@ class EdgeLayout:
     # Every tensor of a layout, so that a module can hold them as buffers and rebuild it.
     TENSORS = (
         "source",
+        "source_int32",
         "target",
         "by_target",
         "rank",
@@ -77,6 +80,7 @@ class EdgeLayout:
     )
 
     source: Tensor
+    source_int32: Tensor
     target: Tensor
     by_target: Tensor
     rank: Tensor
@@ -94,6 +98,7 @@ class EdgeLayout:
         self.rank = torch.empty_like(self.by_target)
         self.rank = self.rank.scatter(0, self.by_target, torch.arange(source.numel(), device=source.device))
         self.source = source.index_select(0, self.by_target)
+        self.source_int32 = self.source.to(torch.int32)
         self.target = target.index_select(0, self.by_target)
         self.by_source = torch.argsort(self.source, stable=True)
         self.target_by_source = self.target.index_select(0, self.by_source)
@@ -125,6 +130,7 @@ class EdgeLayout:
         every = torch.arange(self.num_edges + 1, device=self.device)
         # Listing the sorted edges by their caller's position is what ``rank`` does.
         tensors["source"], tensors["by_source"] = self.by_target, self.rank
+        tensors["source_int32"] = self.by_target.to(torch.int32)
         tensors["source_ptr"] = every
         tensors["target_by_source"] = self.target.index_select(0, self.rank)
         return self.from_tensors(tensors, self.num_edges, self.num_targets)
@@ -158,11 +164,14 @@ def _pointer(index: Tensor, size: int) -> Tensor:
 
 
 def _checked(edge_index: Tensor, num_sources: int, num_targets: int) -> Tensor:
+    for name, size in (("num_sources", num_sources), ("num_targets", num_targets)):
+        if isinstance(size, (bool, float)) or size < 0:
+            raise PriorGraphError(f"{name} must be an integer >= 0, got {size!r}.")
     if not isinstance(edge_index, Tensor):
         raise PriorGraphError(
             f"edge_index must be an integer tensor of shape (2, E), got {type(edge_index).__name__}."
         )
-    if edge_index.dtype not in _INTEGER_DTYPES:
+    if edge_index.dtype not in INTEGER_DTYPES:
         raise PriorGraphError(f"edge_index must be an integer tensor, got dtype {edge_index.dtype}.")
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
         raise PriorGraphError(

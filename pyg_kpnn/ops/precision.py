@@ -1,21 +1,29 @@
-"""Keeping autocast out of sums that have to run in float32."""
+"""What torch is doing around a call: autocast, export."""
 
 from __future__ import annotations
 
 import contextlib
 
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-__all__ = ["autocast_active", "without_autocast"]
-
-
-def autocast_active(device_type: str) -> bool:
-    """Whether autocast is on for a kind of device; False for kinds that know no autocast (meta)."""
-    return torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
+__all__ = ["exporting", "traced", "without_autocast"]
 
 
 def without_autocast(device_type: str) -> contextlib.AbstractContextManager[object]:
     """Context in which operations keep the dtype of their inputs."""
-    if autocast_active(device_type):
+    # kinds that know no autocast, such as meta, refuse the question
+    if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
         return torch.autocast(device_type, enabled=False)
     return contextlib.nullcontext()
+
+
+def exporting() -> bool:
+    """Whether ``torch.export`` or an ONNX export is tracing; False where torch cannot tell."""
+    asked = getattr(torch.compiler, "is_exporting", None)
+    return bool(asked and asked()) or torch.onnx.is_in_onnx_export()
+
+
+def traced() -> bool:
+    """Whether somebody watches single operations: compiling, exporting, or a dispatch mode."""
+    return torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None

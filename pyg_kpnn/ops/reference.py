@@ -24,14 +24,14 @@ def reference_attention(
 ) -> tuple[Tensor, Tensor]:
     """Attention with a (B, num_targets, E, H) table of scores, edges in the caller's order.
 
-    Shapes as in :func:`pyg_kpnn.ops.edge_attention` with one batch axis B; ``query`` comes
-    already scaled. Returns ``mixed`` (B, num_targets, H, d) and ``weights`` (B, E, H).
+    Shapes as in :func:`pyg_kpnn.ops.edge_attention` with one batch axis B. Returns ``mixed``
+    (B, num_targets, H, d) and ``weights`` (B, E, H).
     """
     source, target = layout.edge_index
     key, value = key[:, source], value[:, source]
     if edge_features is not None:
         key, value = key + edge_features, value + edge_features
-    scores = (query[:, target] * key).sum(-1)
+    scores = (query[:, target] * key).sum(-1) / query.shape[-1] ** 0.5
     if bias is not None:
         scores = scores + bias
     if key_mask is not None:
@@ -48,4 +48,6 @@ def reference_attention(
         keep = keep_mask(seed, query.shape[0], edge, query.shape[2], dropout_p)
         scale = 1.0 / (1.0 - dropout_p) if dropout_p < 1.0 else 0.0
         table = torch.where(keep.unsqueeze(1), table * scale, 0.0)
-    return torch.einsum("bteh,behd->bthd", table, value), table.sum(dim=1)
+    # Only where an edge is: a value of NaN times a weight of 0 would reach every target.
+    carried = torch.where(into[..., None, None], table.unsqueeze(-1) * value.unsqueeze(1), 0.0)
+    return carried.sum(dim=2), table.sum(dim=1)

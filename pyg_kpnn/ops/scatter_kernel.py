@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.forward_ad import _set_fwd_grad_enabled
 
-from .kernels import _Function
+from .kernels import BatchedFunction
 from .layout import EdgeLayout
 
 __all__ = ["ScatterKernel", "scatter_missing"]
@@ -38,8 +38,6 @@ def _torch_scatter() -> ModuleType:
 
 class ScatterKernel:
     """torch_scatter's CSR kernels; sums towards sources walk the edges source by source."""
-
-    name = "scatter"
 
     def edge_order(self, layout: EdgeLayout, side: str) -> tuple[Tensor | None, Tensor]:
         if side == "target":
@@ -72,7 +70,7 @@ class ScatterKernel:
         return _Spread.apply(values, layout)
 
 
-class _SegmentSum(_Function):
+class _SegmentSum(BatchedFunction):
     @staticmethod
     def forward(values: Tensor, layout: EdgeLayout) -> Tensor:
         if values.numel() == 0:  # the kernels size their output by its first row
@@ -93,7 +91,7 @@ class _SegmentSum(_Function):
             return _SegmentSum.apply(tangent, ctx.layout)
 
 
-class _Spread(_Function):
+class _Spread(BatchedFunction):
     @staticmethod
     def forward(values: Tensor, layout: EdgeLayout) -> Tensor:
         if layout.num_edges == 0 or values.numel() == 0:

@@ -13,8 +13,6 @@ __all__ = ["TorchKernel"]
 class TorchKernel:
     """Plain torch operations; every transform and device that torch has."""
 
-    name = "torch"
-
     def edge_order(self, layout: EdgeLayout, side: str) -> tuple[Tensor | None, Tensor]:
         return None, layout.source if side == "target" else layout.target
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,7 +11,16 @@ from torch import Tensor
 
 from pyg_kpnn.errors import PriorGraphError
 from pyg_kpnn.prior.graph import PriorGraph
-from pyg_kpnn.prior.names import is_frame, listing, name_list, name_of, near_names, unknown_names
+from pyg_kpnn.prior.names import (
+    check_choice,
+    is_frame,
+    is_missing,
+    listing,
+    name_list,
+    name_of,
+    near_names,
+    unknown_names,
+)
 
 __all__ = ["align_inputs"]
 
@@ -31,7 +41,7 @@ def align_inputs(
         A bipartite graph is aligned on its source side. A node wider than one unit still asks for one
         column.
     nodes : iterable of names, optional
-        Align to these nodes, in the order given, instead: ``graph.input_nodes``, say.
+        Align to these nodes, in the order given and each once, instead: ``graph.input_nodes``, say.
     extra : {"ignore", "error"}, default "ignore"
         What to do with columns that name no node: leave them out silently, or refuse them.
 
@@ -44,8 +54,9 @@ def align_inputs(
     Raises
     ------
     PriorGraphError
-        A column named twice, a node without a column (with the nearest column), or, under
-        ``extra="error"``, a column without a node.
+        A column named twice, a node without a column (with the nearest column, or the hint that the
+        table is turned), or, under ``extra="error"``, a column without a node. A column label of a frame
+        that is missing (NaN) is no name.
 
     Examples
     --------
@@ -56,14 +67,15 @@ def align_inputs(
     """
     if not isinstance(graph, PriorGraph):
         raise PriorGraphError(f"'graph' must be a PriorGraph. Got {type(graph).__name__}.")
-    if extra not in ("ignore", "error"):
-        raise PriorGraphError(f"'extra' must be 'ignore' or 'error'. Got {extra!r}.")
+    check_choice(extra, ("ignore", "error"), "extra")
     framed = is_frame(table)
-    labels = list(table.columns) if framed else name_list(table, "table")
-    columns = [name_of(label) for label in labels]
+    labels = list(table.columns) if framed else name_list(table, "table", of="column names", ordered=True)
+    columns = [name_of(label, "Column names") for label in labels]
     at: dict[str, int] = {}
     twice: list[str] = []
     for place, name in enumerate(columns):
+        if is_missing(labels[place]):  # NaN is not the node "nan"
+            continue
         first = at.setdefault(name, place)
         if first != place:
             twice.append(f"{labels[first]!r} at column {first} and {labels[place]!r} at column {place}")
@@ -73,8 +85,14 @@ def align_inputs(
         )
 
     known = graph.source_nodes
-    wanted = list(known) if nodes is None else [name_of(name) for name in name_list(nodes, "nodes")]
+    wanted = list(known)
     if nodes is not None:
+        wanted = [name_of(name) for name in name_list(nodes, "nodes", ordered=True)]
+        again = sorted(name for name, count in Counter(wanted).items() if count > 1)
+        if again:
+            raise PriorGraphError(
+                f"'nodes' must name each node once. Got {listing(map(repr, again), len(again))} more than once."
+            )
         either = set(graph.nodes)
         strange = [name for name in wanted if name not in either]
         if strange:
@@ -83,14 +101,20 @@ def align_inputs(
             )
     missing = [name for name in wanted if name not in at]
     if missing:
-        shown = (f"{name!r}{near_names(name, columns)}" for name in missing)
+        rows = set(map(str, table.index)) if framed else set()
+        turned = sum(name in rows for name in missing)
+        advice = "Rename the columns, or take graph.subgraph(names both have)."
+        if turned:
+            advice = f"{turned} of them are in the index: pass table.T."
+        names = list(at)
+        shown = (f"{name!r}{near_names(name, names)}" for name in missing)
         raise PriorGraphError(
             f"Every node must have a column of its name. Got no column for {len(missing)} of {len(wanted)} "
-            f"nodes: {listing(shown, len(missing))}. Rename the columns, or take "
-            "graph.subgraph(names both have)."
+            f"nodes: {listing(shown, len(missing))}. {advice}"
         )
     if extra == "error":
-        surplus = [name for name in columns if name not in set(wanted)]
+        needed = {at[name] for name in wanted}
+        surplus = [name for place, name in enumerate(columns) if place not in needed]
         if surplus:
             raise PriorGraphError(
                 f"Every column must name a node (extra='error'). Got {unknown_names(surplus, wanted)}. "

@@ -12,6 +12,7 @@ from pyg_kpnn.prior.fingerprint import without_defaults
 from pyg_kpnn.prior.graph import PriorGraph
 from pyg_kpnn.prior.names import (
     NameTable,
+    check_choice,
     check_text,
     check_widths,
     encode,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def _encode_names(column: pd.Series, role: str, place: Callable[[int], str]) -> tuple[np.ndarray, list[Any]]:
-    codes, distinct = encode(column)
+    codes, distinct = encode(column, place=place)
     empty = [i for i, value in enumerate(distinct) if isinstance(value, str) and not value.strip()]
     bad = np.flatnonzero((codes < 0) | np.isin(codes, empty) if empty else codes < 0)
     if len(bad):
@@ -39,11 +40,6 @@ def _encode_names(column: pd.Series, role: str, place: Callable[[int], str]) -> 
 
 def _positions(distinct: list[Any], table: NameTable) -> list[str]:
     return [table.add(value) for value in distinct]
-
-
-def _check_choice(value: Any, allowed: tuple[str, ...], what: str) -> None:
-    if value not in allowed:
-        raise PriorGraphError(f"{what!r} must be one of {', '.join(map(repr, allowed))}. Got {value!r}.")
 
 
 def _weights(column: pd.Series, describe: Callable[[int], str]) -> np.ndarray:
@@ -85,8 +81,8 @@ def assemble(
 
     ``sides`` asks for a bipartite graph; ``place`` words where a row came from (a row, or a file's line).
     """
-    _check_choice(on_duplicate, ("error", "first", "max"), "on_duplicate")
-    _check_choice(on_conflict, ("error", "unknown"), "on_conflict")
+    check_choice(on_duplicate, ("error", "first", "max"), "on_duplicate")
+    check_choice(on_conflict, ("error", "unknown"), "on_conflict")
     if on_duplicate == "max" and weight is None:
         raise PriorGraphError("on_duplicate='max' compares weights. Got no weights. Name them with weight=.")
     if len(source) == 0:

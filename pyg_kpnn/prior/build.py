@@ -163,7 +163,7 @@ def as_column(values: Any, rows: int, what: str) -> pd.Series | None:
         return None
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
-    if isinstance(values, (str, bytes)) or not is_row(values):
+    if isinstance(values, (str, bytes, Mapping, set, frozenset)) or not is_row(values):
         raise PriorGraphError(
             f"{what!r} must be a sequence with one entry an edge. Got {type(values).__name__}"
             f"{f' of shape {values.shape}' if hasattr(values, 'shape') else ''}. Pass a flat list or array."

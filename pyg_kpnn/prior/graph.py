@@ -467,8 +467,8 @@ class PriorGraph(GraphConstructors):
         Parameters
         ----------
         dtype : torch.dtype, default torch.float64
-            Of ``edge_weight``. The default brings every weight back exactly; a model in float32 wants
-            ``torch.float32``.
+            Of ``edge_weight``, a floating one. The default brings every weight back exactly; a model in
+            float32 wants ``torch.float32``.
         """
         from pyg_kpnn.prior.interop import to_data
 

@@ -10,7 +10,7 @@ import torch
 from pyg_kpnn.errors import PriorGraphError
 from pyg_kpnn.prior.assemble import assemble
 from pyg_kpnn.prior.graph import PriorGraph
-from pyg_kpnn.prior.names import listing, name_list
+from pyg_kpnn.prior.names import check_choice, listing, name_list
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -24,11 +24,12 @@ def edgelist_frame(graph: PriorGraph) -> pd.DataFrame:
     import pandas as pd
 
     source, target = graph._edge_names
-    columns: dict[str, Any] = {"source": source, "target": target}
+    # copies: pandas may wrap an array instead of copying it, and the frame is the caller's to write to
+    columns: dict[str, Any] = {"source": source.copy(), "target": target.copy()}
     if graph._sign is not None:
         columns["sign"] = graph._sign.astype(np.int64)
     if graph._weight is not None:
-        columns["weight"] = graph._weight
+        columns["weight"] = graph._weight.copy()
     return pd.DataFrame(columns)
 
 
@@ -74,8 +75,7 @@ def graph_from_networkx(
 
     if not isinstance(graph, nx.Graph):
         raise PriorGraphError(f"'graph' must be a networkx graph. Got {type(graph).__name__}.")
-    if undirected not in (None, "both"):
-        raise PriorGraphError(f"'undirected' must be None or 'both'. Got {undirected!r}.")
+    check_choice(undirected, (None, "both"), "undirected")
     if not graph.is_directed() and undirected is None:
         raise PriorGraphError(
             f"A prior graph is directed. Got an undirected {type(graph).__name__} with "
@@ -112,21 +112,22 @@ def to_data(graph: PriorGraph, dtype: torch.dtype) -> PriorData:
     """The work of :meth:`PriorGraph.to_data`."""
     from pyg_kpnn.prior.data import PriorData
 
-    source, target, edge = graph.source_index, graph.target_index, graph.pair_edge
-    sign, weight = graph.sign, graph.weight
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise PriorGraphError(
+            f"'dtype' of edge_weight must be a floating one, or weights would be cut. Got {dtype!r}."
+        )
+    edge, sign, weight = graph.pair_edge, graph.sign, graph.weight
     names = np.repeat(np.array(graph.nodes, dtype=object), graph.node_widths)
     return PriorData(
-        edge_index=torch.stack([source, target]),
+        edge_index=torch.stack([graph.source_index, graph.target_index]),
         edge_sign=torch.zeros_like(edge) if sign is None else sign.long()[edge],
         edge_weight=torch.ones(len(edge), dtype=dtype) if weight is None else weight.to(dtype)[edge],
-        source_index=source,
-        target_index=target,
-        input_index=graph.input_index,
-        output_index=graph.output_index,
+        input_mask=torch.from_numpy(np.repeat(graph._roles[0], graph.node_widths)),
+        output_mask=torch.from_numpy(np.repeat(graph._roles[1], graph.node_widths)),
         node_names=names.tolist(),
         num_nodes=graph.state_dim,
-        num_sources=graph.num_sources,
-        num_targets=graph.num_targets,
+        source_units=graph.num_sources if graph.is_bipartite else 0,
+        target_units=graph.num_targets if graph.is_bipartite else 0,
     )
 
 
@@ -148,7 +149,7 @@ def graph_from_data(
         raise PriorGraphError("'data' must have an edge_index. Got none. Convert adj_t to edge_index first.")
     count = int(data.num_nodes)
     names = node_names if node_names is not None else getattr(data, "node_names", None)
-    names = [str(i) for i in range(count)] if names is None else name_list(names, "node_names")
+    names = [str(i) for i in range(count)] if names is None else name_list(names, "node_names", ordered=True)
     if len(names) != count:
         raise PriorGraphError(f"'node_names' must have one name a node. Got {len(names)} for {count} nodes.")
     edge_index = data.edge_index.detach().cpu().numpy()
@@ -157,11 +158,8 @@ def graph_from_data(
             f"edge_index must hold integers of shape (2, E). Got {edge_index.dtype} of {edge_index.shape}."
         )
     edge_index = edge_index.astype(np.int64)
-    split = count
-    bipartite = False
-    if isinstance(data, PriorData) and "num_sources" in data:
-        split = int(data["num_sources"])
-        bipartite = split + int(data["num_targets"]) == count
+    bipartite = isinstance(data, PriorData) and data.is_bipartite
+    split = data.num_sources if bipartite else count
     limits = (split, count - split) if bipartite else (count, count)
     for row, limit in zip(edge_index, limits, strict=True):
         bad = row[(row < 0) | (row >= limit)]

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHOWN = 5
+#: Units are counted in 32 bits, so that a pair of units, and every count of pairs, is far inside 64.
+MOST_UNITS = 2**31 - 1
+_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
 
 
 def listing(items: Iterable[str], total: int | None = None) -> str:
@@ -35,15 +40,25 @@ def listing(items: Iterable[str], total: int | None = None) -> str:
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
+def _looks(name: str) -> str:
+    """What is left of a name without surrounding blanks, invisible characters, case and Unicode form."""
+    return unicodedata.normalize("NFC", _INVISIBLE.sub("", name)).strip().casefold()
+
+
 def near_names(name: str, names: Sequence[str]) -> str:
     """Return a hint such as ``" (did you mean 'Gata1'?)"``, or an empty string.
 
-    A name that differs only in case wins over every other, since that is the usual slip.
+    A name that differs only in case wins over every other, since that is the usual slip; then one that
+    looks the same in print, which is shown with escapes.
     """
     folded = name.casefold()
     same = [other for other in names if other.casefold() == folded]
     if same:
         return f" (differs only in case from {same[0]!r})"
+    look = _looks(name)
+    twin = next((other for other in names if _looks(other) == look), None)
+    if twin is not None:
+        return f" (differs only in blanks, invisible characters or Unicode form from {twin!a})"
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
@@ -74,20 +89,23 @@ def plain(value: Any) -> Any:
     return 0.0 if isinstance(value, float) and value == 0 else value
 
 
-def name_of(value: Any) -> str:
-    """The text a node is known by; a str subclass gives its characters, not its own ``__str__``."""
+def name_of(value: Any, what: str = "Node names", where: str = "") -> str:
+    """The text a node is known by; a str subclass gives its characters, not its own ``__str__``.
+
+    ``what`` and ``where`` word the error: ``"Signs"`` and ``" at row 3"``.
+    """
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, (bytes, bytearray)):
         raise PriorGraphError(
-            f"Node names must be text or numbers. Got the bytes {value!r}. Decode them to str first."
+            f"{what} must be text or numbers. Got the bytes {value!r}{where}. Decode them to str first."
         )
     try:
         hash(value)
     except TypeError:
         raise PriorGraphError(
-            f"Node names must be text or numbers. Got {value!r} ({type(value).__name__}). "
-            "Give each node a name of its own."
+            f"{what} must be text or numbers. Got {value!r} ({type(value).__name__}){where}. "
+            "Write it as text."
         ) from None
     return "0.0" if isinstance(value, (float, np.floating)) and value == 0 else str(value)
 
@@ -143,11 +161,14 @@ class NameTable:
         return sorted(self._by_text)
 
 
-def encode(values: pd.Series) -> tuple[np.ndarray, list[Any]]:
+def encode(
+    values: pd.Series, what: str = "Node names", place: Callable[[int], str] = "row {}".format
+) -> tuple[np.ndarray, list[Any]]:
     """Turn a column into ``(codes, distinct values)``; code -1 marks a missing cell.
 
     Homogeneous columns take pandas' hash table. A mixed column goes value by value, keyed by type as
-    well, because a hash table holds ``1``, ``1.0`` and ``True`` for one value.
+    well, because a hash table holds ``1``, ``1.0`` and ``True`` for one value. ``what`` and ``place`` word
+    the errors: what the column holds, and where a row of it is.
     """
     import pandas as pd
 
@@ -171,14 +192,15 @@ def encode(values: pd.Series) -> tuple[np.ndarray, list[Any]]:
             codes[row] = -1
             continue
         ident = plain(value)
-        key = (type(ident), ident if isinstance(ident, (str, int, float)) else name_of(value))
+        simple = isinstance(ident, (str, int, float))
+        key = (type(ident), ident if simple else name_of(value, what, f" at {place(row)}"))
         code = table.setdefault(key, len(distinct))
         if code == len(distinct):
             distinct.append(value)
         elif distinct[code] is not value and plain(distinct[code]) != ident:
             raise PriorGraphError(
-                f"Node ids must stay distinct as text. Got {distinct[code]!r} and {value!r}: both would be "
-                f"named {name_of(value)!r}. Convert all ids to one type first."
+                f"{what} must stay distinct as text. Got {distinct[code]!r} and, at {place(row)}, {value!r}: "
+                f"both would be {name_of(value)!r}. Convert all of them to one type first."
             )
         codes[row] = code
     return codes, distinct
@@ -204,13 +226,29 @@ def is_row(values: Any) -> bool:
     return isinstance(values, Iterable) and getattr(values, "ndim", 1) == 1
 
 
-def name_list(values: Any, what: str) -> list[Any]:
-    """A list of ids from ``nodes=``, ``sources=`` and their like; a bare string is refused."""
-    if isinstance(values, (str, bytes)) or not is_row(values):
+def check_choice(value: Any, allowed: tuple[str | None, ...], what: str) -> None:
+    """Refuse an option that is none of the allowed words; an array is no word."""
+    if not (value is None or isinstance(value, str)) or value not in allowed:
+        raise PriorGraphError(f"{what!r} must be {' or '.join(map(repr, allowed))}. Got {value!r}.")
+
+
+def name_list(values: Any, what: str, *, of: str = "node names", ordered: bool = False) -> list[Any]:
+    """A list of ids from ``nodes=``, ``sources=`` and their like; a bare string is refused.
+
+    A set is refused where order says which is which.
+    """
+    if getattr(values, "ndim", 1) != 1:
         raise PriorGraphError(
-            f"{what!r} must be a sequence of node names. Got {values!r} ({type(values).__name__}). "
+            f"{what!r} must be a sequence of {of}. Got {type(values).__name__} of shape "
+            f"{tuple(values.shape)}. Pass its {'column ' if of == 'column names' else ''}names."
+        )
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise PriorGraphError(
+            f"{what!r} must be a sequence of {of}. Got {values!r} ({type(values).__name__}). "
             "Put a single name in a list."
         )
+    if ordered and isinstance(values, (set, frozenset)):
+        raise PriorGraphError(f"{what!r} must be in order. Got a {type(values).__name__}. Pass a list.")
     out = list(values)
     for place, value in enumerate(out):
         if is_missing(value) or (isinstance(value, str) and not value.strip()):
@@ -251,5 +289,12 @@ def check_widths(widths: Any, names: Sequence[str]) -> dict[str, int]:
         raise PriorGraphError(
             f"'widths' must only name nodes of the graph. Got {unknown_names(unknown, names)}. "
             "Correct the name or drop it."
+        )
+    units = sum(wide.get(name, 1) for name in names)
+    if units > MOST_UNITS:
+        widest = max(wide, key=wide.__getitem__)
+        raise PriorGraphError(
+            f"All nodes together must have at most {MOST_UNITS} units. Got {units}, of which node {widest!r} "
+            f"has {wide[widest]}. Give smaller widths."
         )
     return wide

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,7 +69,7 @@ def check_sign_map(sign_map: Any) -> None:
             f"({type(sign_map).__name__})."
         )
     for key, sign in sign_map.items():
-        if isinstance(sign, bool) or sign not in (-1, 0, 1):
+        if isinstance(sign, bool) or not isinstance(sign, Real) or sign not in (-1, 0, 1):
             raise PriorGraphError(f"'sign_map' must map onto -1, 0 or 1. Got {sign!r} for {key!r}.")
 
 
@@ -93,7 +94,7 @@ def parse_signs(
     """
     if sign_map is not None:
         check_sign_map(sign_map)
-    codes, distinct = encode(column)
+    codes, distinct = encode(column, "Signs", describe)
     # one slot more than there are values: code -1 (a missing cell) indexes the last one, which stays 0
     table = np.zeros(len(distinct) + 1, dtype=np.int8)
     bad: list[int] = []

@@ -224,6 +224,25 @@ def test_transforms_and_filters(rooted, tmp_path):
         CuratedGRN(num_cells=60, pre_filter=lambda item: False)
 
 
+def test_cells_share_one_edge_index_that_no_transform_spoils(monkeypatch):
+    built = []
+    graph = type(curated_graph("hsc"))
+    monkeypatch.setattr(
+        graph, "edge_index", property(lambda self, get=graph.edge_index.fget: built.append(1) or get(self))
+    )
+
+    def flip(data):
+        data.edge_sign.neg_()
+        data.edge_index.copy_(data.edge_index.flip(0))
+        return data
+
+    cells = CuratedGRN(name="hsc", num_cells=12, pre_transform=flip)
+    assert len(built) == 1
+    for cell in cells:
+        assert torch.equal(cell.edge_index, cells.graph.edge_index.flip(0))
+        assert torch.equal(cell.edge_sign, -cells.graph.sign.float())
+
+
 def test_one_cell():
     cells = CuratedGRN(num_cells=1)
     assert len(cells) == 1

@@ -61,7 +61,8 @@ def test_every_example_is_tested() -> None:
 
 def test_quickstart_prints_accuracy_edges_and_refusal(printed: Printed) -> None:
     output = printed("quickstart", "--cells", 200, "--epochs", 2)
-    assert re.search(r"accuracy 0\.\d{3}; always the commonest class would give 0\.\d{3}", output)
+    assert re.search(r"accuracy 0\.\d{3}\n", output)
+    assert re.search(r"0\.\d{3} logistic regression, without a prior; 0\.\d{3} commonest class", output)
     assert "SIMULATED" in output
     assert "no evidence that a regulator causes anything" in output
     tables = listed_edges(output)
@@ -81,8 +82,9 @@ def test_quickstart_prints_the_same_twice(printed: Printed) -> None:
 
 def test_quickstart_learns(printed: Printed) -> None:
     output = printed("quickstart", "--cells", 600, "--epochs", 8)
-    accuracy, majority = map(float, re.findall(r"0\.\d{3}", output.split("Held out")[1])[:2])
+    accuracy, linear, majority = map(float, re.findall(r"0\.\d{3}", output.split("Held out")[1])[:3])
     assert accuracy > majority + 0.1
+    assert linear > majority + 0.1
 
 
 def test_quickstart_takes_files_of_ones_own(printed: Printed, tmp_path: Path) -> None:
@@ -108,16 +110,58 @@ def test_quickstart_takes_files_of_ones_own(printed: Printed, tmp_path: Path) ->
     assert saved["graph"] == cells.graph.to_dict()
 
 
-def test_quickstart_runs_on_a_prior_without_signs(printed: Printed, tmp_path: Path) -> None:
+@pytest.fixture
+def own_files(tmp_path: Path) -> tuple[Path, Path]:
+    """A prior with a sign column, and cells with a column ``fate``."""
     cells = CuratedGRN(name="mcad", num_cells=80)
     cells.to_frame(label="fate").to_csv(tmp_path / "cells.csv")
-    cells.graph.to_edgelist()[["source", "target"]].to_csv(tmp_path / "net.csv", index=False)
-    output = printed(
-        "quickstart", "--prior", tmp_path / "net.csv", "--sign", "", "--measurements", tmp_path / "cells.csv",
-        "--epochs", 1,
-    )  # fmt: skip
+    cells.graph.to_edgelist().to_csv(tmp_path / "net.csv", index=False)
+    return tmp_path / "net.csv", tmp_path / "cells.csv"
+
+
+@pytest.mark.parametrize("column_there", [True, False])
+def test_quickstart_runs_on_a_prior_without_signs(
+    printed: Printed, own_files: tuple[Path, Path], column_there: bool
+) -> None:
+    net, cells = own_files
+    chosen: list[str] = ["--sign", ""]
+    if not column_there:
+        pd.read_csv(net)[["source", "target"]].to_csv(net, index=False)
+        chosen = []
+    output = printed("quickstart", "--prior", net, *chosen, "--measurements", cells, "--epochs", 1)
     assert "sign" not in output.split("Strongest edges")[1]
     assert "refuses it" in output
+
+
+def test_quickstart_reads_a_column_called_sign(printed: Printed, own_files: tuple[Path, Path]) -> None:
+    net, cells = own_files
+    output = printed("quickstart", "--prior", net, "--measurements", cells, "--epochs", 1)
+    assert "sign" in output.split("Strongest edges")[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "message"),
+    [
+        (None, ["--label", "type"], "cells.csv must have the column 'type'.*no node of the prior: .*fate"),
+        (None, ["--sign", "mode"], "--prior: .*'mode'"),
+        ({"fate": "a"}, [], "'fate' must have two classes or more.*Got 1 class"),
+        ({"fate": range(80)}, [], "'fate' must have two classes or more.*Got 80 class"),
+        ({"Pax6": ["0.5", "high"] * 40}, [], "column 'Pax6' must hold numbers or empty cells. Got 'high'"),
+        ({"Pax6": None}, [], "--measurements: Every node must have a column of its name.*'Pax6'"),
+    ],
+)
+def test_quickstart_says_what_is_wrong_with_files(
+    printed: Printed, own_files: tuple[Path, Path], change: dict | None, arguments: list[str], message: str
+) -> None:
+    net, cells = own_files
+    table = pd.read_csv(cells)
+    if change == {"Pax6": None}:
+        table = table.drop(columns="Pax6")
+    elif change:
+        table = table.assign(**change)
+    table.to_csv(cells, index=False)
+    with pytest.raises(SystemExit, match=message):
+        printed("quickstart", "--prior", net, "--measurements", cells, "--epochs", 1, *arguments)
 
 
 def test_quickstart_wants_prior_and_measurements_together(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,9 +11,18 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from pyg_kpnn.ops.native_library import native_missing
 from pyg_kpnn.ops.scatter_kernel import scatter_missing
 
-needs_scatter = pytest.mark.skipif(scatter_missing() is not None, reason="torch_scatter is not installed")
+# Asked once, before a test pretends that torch_scatter is not there.
+MISSING = {"native": native_missing(), "scatter": scatter_missing()}
+
+
+def _usable(backend: str) -> str:
+    """The same name, or the test skips: also where a test names its backends itself."""
+    if MISSING.get(backend):
+        pytest.skip(MISSING[backend])
+    return backend
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -25,9 +34,9 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(params=["reference", "torch", pytest.param("scatter", marks=needs_scatter)])
+@pytest.fixture(params=["reference", "torch", "scatter", "native"])
 def backend(request: pytest.FixtureRequest) -> str:
-    return request.param
+    return _usable(request.param)
 
 
 @pytest.fixture(params=[None, 3], ids=["whole", "chunked"])

@@ -976,7 +976,8 @@ def test_replaced_projection_of_the_wrong_width(name, sizes):
 def test_index_buffers_stay_integers(cast):
     layer = getattr(make(dtype=torch.float32, identity="g"), cast)()
     for name, buffer in layer.named_buffers():
-        assert buffer.dtype == (torch.uint8 if name == "identity" else torch.int64), name
+        other = {"identity": torch.uint8, "_layout_source_int32": torch.int32}
+        assert buffer.dtype == other.get(name, torch.int64), name
     assert layer.source_index.tolist() == SOURCE
     dtype = layer.q_proj.weight.dtype
     assert layer(*tokens(3, dtype=torch.float32))[0].dtype == dtype  # inputs follow the parameters
@@ -1083,3 +1084,24 @@ def test_no_warnings():
         warnings.simplefilter("error")
         layer = make(dropout=0.1, add_self_loops=False, identity="g", chunk_size=3)
         layer(*tokens(3), need_weights=True)[0].sum().backward()
+
+
+def test_averaging_buffers_leaves_the_graph_to_the_kernels():
+    # torch averages integer buffers with truncation; what the kernels index by is no buffer.
+    generator = torch.Generator().manual_seed(0)
+    edges = torch.stack([torch.randint(300, (600,), generator=generator), torch.arange(600) % 300])
+    edges = edges.unique(dim=1)
+    layer = PackedMultiheadAttention(edges[0], edges[1], 300, 300, 4, 2)
+    average = torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+    averaged = torch.optim.swa_utils.AveragedModel(layer, multi_avg_fn=average, use_buffers=True)
+    for _ in range(3):
+        averaged.update_parameters(layer)
+    x = torch.randn(300, 4)
+    torch.testing.assert_close(averaged(x, x, x)[0], layer(x, x, x)[0])
+
+
+def test_projections_of_another_kind():
+    layer = make(dtype=torch.float32)
+    layer.q_proj = torch.nn.Sequential(layer.q_proj)
+    x = tokens(3, dtype=torch.float32)
+    assert layer(*x)[0].dtype == torch.float32

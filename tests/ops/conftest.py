@@ -14,10 +14,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pyg_kpnn.ops import EdgeLayout
+from pyg_kpnn.ops.native_library import native_missing
 from pyg_kpnn.ops.scatter_kernel import ScatterKernel, scatter_missing
 from pyg_kpnn.ops.torch_kernel import TorchKernel
 
-needs_scatter = pytest.mark.skipif(scatter_missing() is not None, reason="torch_scatter is not installed")
+# Asked once, before a test pretends that torch_scatter is not there.
+MISSING = {"native": native_missing(), "scatter": scatter_missing()}
+
+
+def _usable(backend: str) -> str:
+    """The same name, or the test skips: also where a test names its backends itself."""
+    if MISSING.get(backend):
+        pytest.skip(MISSING[backend])
+    return backend
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -29,14 +38,14 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(params=["reference", "torch", pytest.param("scatter", marks=needs_scatter)])
+@pytest.fixture(params=["reference", "torch", "scatter", "native"])
 def backend(request: pytest.FixtureRequest) -> str:
-    return request.param
+    return _usable(request.param)
 
 
-@pytest.fixture(params=["torch", pytest.param("scatter", marks=needs_scatter)])
+@pytest.fixture(params=["torch", "scatter"])
 def kernel(request: pytest.FixtureRequest) -> Any:
-    return ScatterKernel() if request.param == "scatter" else TorchKernel()
+    return ScatterKernel() if _usable(request.param) == "scatter" else TorchKernel()
 
 
 @pytest.fixture(params=[None, 3], ids=["whole", "chunked"])

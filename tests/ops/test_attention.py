@@ -14,6 +14,7 @@ from pyg_kpnn.errors import PriorGraphError
 from pyg_kpnn.ops import BACKENDS, EdgeLayout, backends, edge_attention
 from pyg_kpnn.ops.attention import _choose
 from pyg_kpnn.ops.dropout import draw_seed, keep_mask
+from pyg_kpnn.ops.native_library import native_missing
 
 BIASES = ["none", "edge", "edge_head", "sample"]
 
@@ -184,7 +185,7 @@ def test_order_of_edges_changes_nothing_to_the_bit(problem, backend, chunk):
 
 
 # The dense reference is slow, and made of torch's own functions.
-FAST = {"reference": True, "torch": False, "scatter": False}
+FAST = {"reference": True, "torch": False, "scatter": False, "native": False}
 
 
 @pytest.fixture(params=[False, True], ids=["all_keys", "masked"])
@@ -606,9 +607,9 @@ def test_without_torch_scatter(problem):
     available, reason = backends()["scatter"]
     assert not available
     assert "torch_scatter cannot be imported" in reason
-    auto = edge_attention(p.query, p.key, p.value, p.layout)[0]
-    assert torch.equal(auto, edge_attention(p.query, p.key, p.value, p.layout, backend="torch")[0])
-    assert _choose("auto", SimpleNamespace(is_cpu=False, is_meta=False)) == "torch"
+    edge_attention(p.query, p.key, p.value, p.layout)
+    elsewhere = SimpleNamespace(is_cpu=False, is_meta=False, dtype=torch.float32, device="cuda")
+    assert _choose("auto", elsewhere, None, False) == "torch"
     with pytest.raises(PriorGraphError, match="backend='scatter' cannot be used: torch_scatter cannot be"):
         edge_attention(p.query, p.key, p.value, p.layout, backend="scatter")
 
@@ -616,13 +617,15 @@ def test_without_torch_scatter(problem):
 @pytest.mark.parametrize("backend", ["scatter"], indirect=True)
 def test_auto_goes_by_the_device(problem, backend):
     p = problem()
-    calls = [edge_attention(p.query, p.key, p.value, p.layout, backend=b)[0] for b in ("auto", "torch")]
+    elsewhere = {"is_cpu": False, "dtype": torch.float32, "device": "cuda"}
+    assert _choose("auto", SimpleNamespace(**elsewhere, is_meta=False), None, False) == "scatter"
+    assert _choose("auto", SimpleNamespace(**elsewhere, is_meta=True), None, False) == "torch"
+    on_cpu = "torch" if native_missing() else "native"
+    assert _choose("auto", p.query, None, False) == on_cpu
+    assert _choose("auto", p.query, p.query, False) == "torch"  # edge features
+    assert _choose(backend, p.query, None, False) == backend
+    calls = [edge_attention(p.query, p.key, p.value, p.layout, backend=b)[0] for b in ("auto", on_cpu)]
     assert torch.equal(*calls)
-    elsewhere = SimpleNamespace(is_cpu=False, is_meta=False)
-    assert _choose("auto", elsewhere) == "scatter"
-    assert _choose("auto", SimpleNamespace(is_cpu=False, is_meta=True)) == "torch"
-    assert _choose("auto", p.query) == "torch"
-    assert _choose(backend, p.query) == backend
 
 
 def test_meta_tensors(problem):
@@ -713,10 +716,10 @@ def _refusals():
     x, layout = torch.zeros(3, 2, 5), EdgeLayout(torch.tensor([[0, 1], [1, 2]]), 3, 3)
     whole = {"query": x, "key": x, "value": x, "layout": layout}
     for name in ("query", "key", "value"):
-        yield {**whole, name: x.long()}, f"{name} must be floating point, got dtype torch.int64"
+        yield {**whole, name: x.long()}, f"{name} must be a floating-point tensor, got dtype torch.int64"
         yield (
             {**whole, name: x.to(torch.complex64)},
-            f"{name} must be floating point, got dtype torch.complex64",
+            f"{name} must be a floating-point tensor, got dtype torch.complex64",
         )
         yield {**whole, name: x[0]}, rf"{name} must have shape \(\.\.\., 3, H, d\)"
         yield {**whole, name: x[:2]}, rf"{name} must have shape .* got \(2, 2, 5\)"
@@ -731,7 +734,10 @@ def _refusals():
     yield {**whole, "key_mask": torch.zeros(3)}, "key_mask must be boolean.*torch.float32"
     for shape in ((2,), (1, 3), ()):
         yield {**whole, "key_mask": torch.zeros(shape, dtype=torch.bool)}, "key_mask must have shape"
-    yield {**whole, "backend": "cuda"}, "backend must be one of auto, reference, torch, scatter, got 'cuda'"
+    yield (
+        {**whole, "backend": "cuda"},
+        "backend must be one of auto, reference, torch, scatter, native, got 'cuda'",
+    )
 
 
 @pytest.mark.parametrize(("arguments", "fragment"), list(_refusals()))

@@ -36,10 +36,12 @@ def test_by_hand(by_hand):
     assert repr(by_hand) == "EdgeLayout(num_sources=3, num_targets=4, num_edges=5)"
 
 
-def test_every_tensor_is_int64_and_listed(by_hand):
+def test_every_tensor_is_an_integer_and_listed(by_hand):
     tensors = by_hand.tensors()
     assert tuple(tensors) == EdgeLayout.TENSORS
-    assert {t.dtype for t in tensors.values()} == {torch.int64}
+    assert {name for name, t in tensors.items() if t.dtype != torch.int64} == {"source_int32"}
+    assert tensors["source_int32"].dtype == torch.int32
+    assert tensors["source_int32"].tolist() == tensors["source"].tolist()
     held = {name for name, value in vars(by_hand).items() if isinstance(value, torch.Tensor)}
     assert held == set(EdgeLayout.TENSORS)
 

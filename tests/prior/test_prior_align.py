@@ -64,7 +64,19 @@ def test_bipartite_aligns_the_source_side():
         (["c", "a", "Gata1", "age"], {"extra": "error"}, "Got 'age'"),
         (["c", "a", "Gata1"], {"extra": "warn"}, "Got 'warn'"),
         (["c", "a", "Gata1"], {"nodes": ["gata1"]}, "differs only in case from 'Gata1'"),
-        ("c", {}, "sequence of node names"),
+        ("c", {}, "sequence of column names"),
+        (
+            ["c", "a", "Gata1"],
+            {"extra": np.array(["error", "ignore"])},
+            "'extra' must be 'ignore' or 'error'",
+        ),
+        (["c", "a", "Gata1"], {"nodes": ["a", "c", "a"]}, "each node once. Got 'a' more than once"),
+        (["c", "a", "Gata1"], {"nodes": {"a", "c"}}, "'nodes' must be in order. Got a set"),
+        (["c", "a", "Gata1"], {"nodes": "a"}, "'nodes' must be a sequence of node names. Got 'a'"),
+        ({"c", "a", "Gata1"}, {}, "'table' must be in order. Got a set"),
+        (frozenset("ca"), {}, "'table' must be in order. Got a frozenset"),
+        (["c", "a", "Gata1\u200b"], {}, r"'Gata1' \(differs only in blanks.* from 'Gata1\\u200b'\)"),
+        (["c", "a", "\xa0gata1 "], {}, r"'Gata1' \(differs only in blanks.* from '\\xa0gata1 '\)"),
         (["c", None], {}, "position 1"),
     ],
 )
@@ -82,3 +94,29 @@ def test_labels_equal_as_text_are_duplicates():
     graph = PriorGraph.from_edges([(1, 2)])
     with pytest.raises(PriorGraphError, match="1 at column 0 and '1' at column 2"):
         align_inputs([1, 2, "1"], graph)
+
+
+@pytest.mark.parametrize("table", [np.zeros((3, 2)), torch.zeros(3, 2)])
+def test_a_table_without_names_is_asked_for_them(graph, table):
+    with pytest.raises(PriorGraphError, match=r"of shape \(3, 2\). Pass its column names.") as raised:
+        align_inputs(table, graph)
+    assert "0." not in str(raised.value)
+
+
+def test_genes_in_rows(graph):
+    table = pd.DataFrame({"s1": [1.0, 2, 3], "s2": [4.0, 5, 6]}, index=["a", "c", "Gata1"])
+    with pytest.raises(PriorGraphError, match="3 of them are in the index: pass table.T"):
+        align_inputs(table, graph)
+    assert align_inputs(table.T, graph).to_numpy().tolist() == [[3, 1, 2], [6, 4, 5]]
+    with pytest.raises(PriorGraphError, match="Rename the columns"):
+        align_inputs(table.rename(index=str.upper).drop("GATA1").rename(index=str.title), graph)
+
+
+def test_a_missing_label_is_no_name():
+    graph = PriorGraph.from_edges([("nan", "b")])
+    table = pd.DataFrame([[1.0, 2.0, 3.0]], columns=["b", np.nan, np.nan])
+    with pytest.raises(PriorGraphError, match="no column for 1 of 2 nodes: 'nan'"):
+        align_inputs(table, graph)
+    assert align_inputs(table, graph, nodes=["b"]).to_numpy().tolist() == [[1]]
+    with pytest.raises(PriorGraphError, match="must name a node"):
+        align_inputs(table, graph, nodes=["b"], extra="error")

@@ -388,3 +388,59 @@ def test_units_agree_with_a_loop(pairs, widths):
     got = list(zip(graph.source_index.tolist(), graph.target_index.tolist(), strict=True))
     assert got == expected
     assert graph.state_dim == at
+
+
+# --- review findings ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("widths", "words"),
+    [
+        (
+            {"a": 2**32, "b": 2**32},
+            "at most 2147483647 units. Got 8589934592, of which node 'a' has 4294967296",
+        ),
+        ({"b": 2**64}, "Got 18446744073709551617, of which node 'b' has 18446744073709551616"),
+        ({"a": 2**30, "b": 2**30}, "Got 2147483648"),
+    ],
+)
+def test_more_units_than_can_be_counted(widths, words):
+    with pytest.raises(PriorGraphError, match=words):
+        PriorGraph.from_edges([("a", "b")], widths=widths)
+
+
+def test_as_many_units_as_can_be_counted():
+    assert PriorGraph.from_edges([("a", "b")], widths={"a": 2**30, "b": 2**30 - 1}).nnz == 2**60 - 2**30
+    with pytest.raises(PriorGraphError, match="Got 2147483648"):  # "a" counts on both sides
+        PriorGraph.bipartite([("a", "a")], widths={"a": 2**30})
+
+
+@pytest.mark.parametrize("role", ["sign", "weight"])
+@pytest.mark.parametrize("values", [{1: "x", -1: "y"}, {1, -1}, frozenset([1, -1])])
+def test_columns_without_an_order_are_refused(role, values):
+    with pytest.raises(PriorGraphError, match=f"'{role}' must be a sequence.* Got {type(values).__name__}"):
+        PriorGraph.from_edges([("a", "b"), ("b", "c")], **{role: values})
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"sign": [[1], 1]}, r"Signs must be text or numbers. Got \[1\] \(list\) at row 0 \(a -> b\)"),
+        ({"sign": [1, b"+"]}, r"Signs must be .* bytes b'\+' at row 1 \(b -> c\)"),
+        ({"sign": ["x", 1], "sign_map": {"x": np.array([1, -1])}}, "onto -1, 0 or 1. Got array.* for 'x'"),
+        ({"sign": ["x", 1], "sign_map": {"x": pd.NA}}, "onto -1, 0 or 1. Got <NA> for 'x'"),
+        (
+            {"on_duplicate": np.array(["error", "first"])},
+            "'on_duplicate' must be 'error' or 'first' or 'max'",
+        ),
+        ({"on_conflict": np.array(["error", "unknown"])}, "'on_conflict' must be 'error' or 'unknown'"),
+    ],
+)
+def test_errors_speak_of_what_was_wrong(more, words):
+    with pytest.raises(PriorGraphError, match=words):
+        PriorGraph.from_edges([("a", "b"), ("b", "c")], **more)
+
+
+def test_an_unusable_name_is_shown_with_its_row():
+    with pytest.raises(PriorGraphError, match=r"Node names must .* Got \['b'\] \(list\) at row 1"):
+        PriorGraph.from_edges([("a", "b"), (["b"], "c")])

@@ -397,3 +397,20 @@ def test_a_million_edges_build_in_seconds():
     assert graph.num_edges == graph.nnz == 1_000_000
     assert again == graph
     assert again.fingerprint == graph.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("node", "asked", "shown"),
+    [
+        ("\u00e9clair", "e\u0301clair", r"'\\xe9clair'"),
+        ("e\u0301clair", "\u00c9clair", r"'e\\u0301clair'"),
+        ("TP53\u200b", "TP53", r"'TP53\\u200b'"),
+        ("TP53 ", "TP53", "'TP53 '"),
+        ("TP53", "\ufeffTP53", "'TP53'"),
+    ],
+)
+def test_names_that_look_alike_are_two_and_hinted_at(node, asked, shown):
+    assert PriorGraph.from_edges([(node, asked)]).num_nodes == 2
+    graph = PriorGraph.from_edges([(node, "other")])
+    with pytest.raises(PriorGraphError, match=rf"differs only in blanks.* from {shown}"):
+        graph.node_units(asked)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pickle
 
 import networkx as nx
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
+from torch_geometric.transforms import LargestConnectedComponents, VirtualNode
 
 from pyg_kpnn.errors import PriorGraphError
 from pyg_kpnn.prior import PriorGraph, parse_adjacency
@@ -51,6 +53,19 @@ def test_edgelist(rich):
     assert again == rich
     full.loc[0, "source"] = "changed"
     assert rich.to_edgelist()["source"].tolist() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("infer_string", [False, True])  # the default of pandas 2 and of pandas 3
+def test_edgelist_has_memory_of_its_own(infer_string):
+    graph = PriorGraph.from_edges(EDGES, weight=[1, 2, 3])
+    with pd.option_context("future.infer_string", infer_string, "mode.copy_on_write", True):
+        frame = graph.to_edgelist()
+        frame.loc[0, "source"] = "X"
+        frame.loc[0, "weight"] = 9.0
+    assert frame["source"].tolist() == ["X", "b", "c"]
+    assert graph.edges == (("a", "c"), ("b", "c"), ("c", "d"))
+    assert graph.to_edgelist()["source"].tolist() == ["a", "b", "c"]
+    assert graph.weight.tolist() == [2, 1, 3]
 
 
 # --- networkx -------------------------------------------------------------------------------------
@@ -96,8 +111,9 @@ def test_undirected_graphs_are_refused_or_doubled():
     graph = PriorGraph.from_networkx(path, undirected="both")
     assert graph.edges == (("a", "a"), ("a", "b"), ("b", "a"))
     assert graph.nodes == ("a", "b", "z")
-    with pytest.raises(PriorGraphError, match="None or 'both'"):
-        PriorGraph.from_networkx(path, undirected="yes")
+    for wrong in ("yes", np.array(["both", "both"])):
+        with pytest.raises(PriorGraphError, match="None or 'both'"):
+            PriorGraph.from_networkx(path, undirected=wrong)
 
 
 def test_parallel_edges():
@@ -202,6 +218,62 @@ def test_bipartite_batches_with_one_increment_a_side(sides):
         assert PriorGraph.from_data(batch[i]) == graph
 
 
+@pytest.mark.parametrize(
+    ("transform", "nodes"),
+    [
+        (lambda data: data.subgraph(torch.tensor([1, 2, 3])), 3),
+        (lambda data: data.subgraph(torch.arange(8) > 1), 6),
+        (LargestConnectedComponents(), 7),
+        (VirtualNode(), 9),
+    ],
+)
+def test_batches_after_transforms_that_change_nodes(rich, transform, nodes):
+    changed = transform(rich.to_data())
+    assert changed.num_nodes == changed.num_sources == changed.num_targets == nodes
+    assert torch.equal(changed.source_index, changed.edge_index[0])
+    assert torch.equal(changed["target_index"], changed.edge_index[1])
+    batch = Batch.from_data_list([changed, rich.to_data(), changed])
+    for name in ("edge_index", "source_index", "target_index", "input_index", "output_index"):
+        parts = [changed[name], rich.to_data()[name] + nodes, changed[name] + nodes + 8]
+        assert torch.equal(batch[name], torch.cat(parts, -1)), name
+    for i in (0, 2):
+        assert torch.equal(batch[i].edge_index, changed.edge_index)
+        assert torch.equal(batch[i].input_index, changed.input_index)
+        assert batch[i].num_sources == nodes
+
+
+def test_a_part_of_the_data_is_the_part_of_the_graph(rich):
+    part = rich.to_data().subgraph(torch.tensor([1, 2, 3]))
+    assert PriorGraph.from_data(part) == rich.subgraph(["b", "c"])
+    assert part.input_index.tolist() == [0]  # b, an input before and after
+    loop = VirtualNode()(PriorGraph.from_edges([("a", "a")]).to_data())
+    assert not loop.is_bipartite  # two nodes, though one side had one
+
+
+def test_bipartite_data_refuses_other_nodes(sides):
+    data = sides.to_data()
+    assert data.is_bipartite
+    assert (data.num_sources, data["num_targets"]) == (4, 5)
+    for changed in (data.subgraph(torch.arange(8)), VirtualNode()(sides.to_data())):
+        with pytest.raises(PriorGraphError, match=r"4 \+ 5 units for (8|10) nodes"):
+            Batch.from_data_list([changed, changed])
+        with pytest.raises(PriorGraphError, match="must be its sides"):
+            PriorGraph.from_data(changed, node_names=range(changed.num_nodes))
+
+
+def test_plain_and_bipartite_batch_together(rich, sides):
+    graphs = [rich, sides, rich]
+    for order in (graphs, graphs[1:]):
+        batch = Batch.from_data_list([graph.to_data() for graph in order])
+        assert [PriorGraph.from_data(batch[i]) for i in range(len(order))] == order
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64, "float32"])
+def test_weights_are_never_cut(rich, dtype):
+    with pytest.raises(PriorGraphError, match="floating one.*Got"):
+        rich.to_data(dtype=dtype)
+
+
 def test_data_loader_and_extra_features(rich):
     stack = []
     for value in range(3):
@@ -253,6 +325,12 @@ def test_from_plain_data():
 def test_bad_data(data, words):
     with pytest.raises(PriorGraphError, match=words):
         PriorGraph.from_data(data)
+
+
+def test_a_set_does_not_say_which_node_is_which():
+    data = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2)
+    with pytest.raises(PriorGraphError, match="'node_names' must be in order. Got a set"):
+        PriorGraph.from_data(data, node_names={"a", "b"})
 
 
 def test_partial_unit_blocks_are_refused(rich):

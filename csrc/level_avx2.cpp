@@ -1,0 +1,3 @@
+#define PK_BYTES 32
+#define PK_NAMESPACE pk_avx2
+#include "kernel.inc"

@@ -1,0 +1,3 @@
+#define PK_BYTES 64
+#define PK_NAMESPACE pk_avx512
+#include "kernel.inc"

@@ -1,0 +1,3 @@
+#define PK_BYTES 16
+#define PK_NAMESPACE pk_baseline
+#include "kernel.inc"

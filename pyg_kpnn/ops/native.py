@@ -1,0 +1,337 @@
+"""Backend ``native``: the fused kernel, as a function with derivatives of any order.
+
+Forward and first backward run in the library and keep nothing of the size of the edges. What
+else torch may ask for, second derivatives, forward mode, gradients of the weights, is computed
+by the formula of the ``torch`` backend, which is exact to any order.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
+
+from .dropout import drop_weights
+from .kernels import dot, fold_batch, mix, segment_softmax, softmax_tangent
+from .layout import EdgeLayout
+from .native_library import native_backward, native_forward
+from .torch_kernel import TorchKernel
+
+__all__ = ["native_attention"]
+
+_KERNEL = TorchKernel()
+
+
+class _Options(NamedTuple):
+    layout: EdgeLayout
+    dropout_p: float
+    chunk: int | None
+    need_weights: bool
+
+
+def native_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    edge_features: Tensor | None,
+    key_mask: Tensor | None,
+    layout: EdgeLayout,
+    dropout_p: float,
+    seed: Tensor | None,
+    chunk: int | None,
+    need_weights: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """``mixed`` (B, num_targets, H, d), and weights (B, E, H) in the caller's edge order if asked for.
+
+    Arguments as prepared by :func:`pyg_kpnn.ops.edge_attention`, in their own dtype; results are
+    float32, or float64 for float64. ``chunk`` bounds what the formula gathers; the kernel gathers
+    nothing.
+    """
+    if edge_features is not None:
+        # The kernel reads nodes only: what features add to the scores goes in as a bias, what they
+        # add to the mix is summed from the weights.
+        compute = torch.promote_types(query.dtype, torch.float32)
+        features = edge_features.to(compute)
+        own_edges = layout.with_edges_as_sources()
+        scaled = query.to(compute) * query.shape[-1] ** -0.5
+        scores = dot(scaled, features, own_edges, _KERNEL, chunk).index_select(1, layout.rank)
+        mixed, weights = native_attention(
+            query, key, value, scores if bias is None else scores + bias, None, key_mask,
+            layout, dropout_p, seed, chunk, True,
+        )  # fmt: skip
+        assert weights is not None
+        used = weights.index_select(1, layout.by_target)
+        return mixed + mix(used, features, own_edges, _KERNEL, chunk), weights
+    options = _Options(layout, dropout_p, chunk, need_weights)
+    if torch.compiler.is_compiling():
+        mixed, _ = torch.ops.pyg_kpnn.edge_attention(
+            query, key, value, bias, key_mask, seed, layout.target_ptr, layout.source_int32,
+            layout.by_target, dropout_p,
+        )  # fmt: skip
+        return mixed, None
+    mixed, _, weights = _Native.apply(query, key, value, bias, key_mask, seed, options)
+    return mixed, weights
+
+
+class _Terms(NamedTuple):
+    """What derivatives are made of, in float32 or wider and in sorted edge order."""
+
+    query: Tensor  # scaled
+    key: Tensor
+    value: Tensor
+    weights: Tensor  # before dropout
+    used: Tensor  # after
+    scale: float
+
+
+def _terms(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    key_mask: Tensor | None,
+    seed: Tensor | None,
+    options: _Options,
+) -> _Terms:
+    layout, chunk = options.layout, options.chunk
+    scale = query.shape[-1] ** -0.5
+    compute = torch.promote_types(query.dtype, torch.float32)
+    query, key, value = query.to(compute) * scale, key.to(compute), value.to(compute)
+    scores = dot(query, key, layout, _KERNEL, chunk)
+    if bias is not None:
+        scores = scores + bias.index_select(1, layout.by_target)
+    if key_mask is not None:
+        hidden = key_mask.index_select(1, layout.source)
+        scores = scores.masked_fill(hidden.unsqueeze(-1), -torch.inf)
+    weights = segment_softmax(scores, layout, _KERNEL)
+    used = drop_weights(weights, layout.by_target, options.dropout_p, seed, chunk)
+    return _Terms(query, key, value, weights, used, scale)
+
+
+class _Native(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        key_mask: Tensor | None,
+        seed: Tensor | None,
+        options: _Options,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        layout = options.layout
+        return native_forward(
+            query, key, value, bias, key_mask, layout.target_ptr, layout.source_int32, layout.by_target,
+            options.dropout_p, seed, options.need_weights,
+        )  # fmt: skip
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        *tensors, ctx.options = inputs
+        mixed, norm, _ = output
+        ctx.mark_non_differentiable(norm)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, mixed, norm)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, _: None, grad_weights: Tensor | None) -> tuple[Any, ...]:
+        query, key, value, bias, key_mask, seed, mixed, norm = ctx.saved_tensors
+        options = ctx.options
+        layout = options.layout
+        if grad is None and grad_weights is None:
+            return (None,) * 7
+        if grad is not None and grad_weights is None and not torch.is_grad_enabled():
+            results = native_backward(
+                query, key, value, bias, key_mask, layout.target_ptr, layout.source_int32,
+                layout.by_target, options.dropout_p, seed, mixed, norm, grad,
+            )  # fmt: skip
+            return _as_inputs(results, query, key, value)
+        terms = _terms(query, key, value, bias, key_mask, seed, options)
+        chunk = options.chunk
+        grad_used = None if grad_weights is None else grad_weights.index_select(1, layout.by_target)
+        grad_value = None
+        if grad is not None:
+            through = dot(grad, terms.value, layout, _KERNEL, chunk)
+            grad_used = through if grad_used is None else grad_used + through
+            grad_value = mix(terms.used, grad, layout, _KERNEL, chunk, "source")
+        assert grad_used is not None
+        grad_kept = drop_weights(grad_used, layout.by_target, options.dropout_p, seed, chunk)
+        grad_scores = softmax_tangent(terms.weights, grad_kept, layout, _KERNEL)
+        grad_query = mix(grad_scores, terms.key, layout, _KERNEL, chunk, "target") * terms.scale
+        grad_key = mix(grad_scores, terms.query, layout, _KERNEL, chunk, "source")
+        grad_bias = None if bias is None else grad_scores.index_select(1, layout.rank)
+        return _as_inputs((grad_query, grad_key, grad_value, grad_bias), query, key, value)
+
+    @staticmethod
+    def jvp(
+        ctx: Any,
+        query_tangent: Tensor | None,
+        key_tangent: Tensor | None,
+        value_tangent: Tensor | None,
+        bias_tangent: Tensor | None,
+        *_: None,
+    ) -> tuple[Tensor, None, Tensor | None]:
+        options = ctx.options
+        layout, chunk = options.layout, options.chunk
+        with _set_fwd_grad_enabled(True):
+            tensors: list[Any] = [None if t is None else unpack_dual(t).primal for t in ctx.saved_tensors]
+            query, key, value, bias, key_mask, seed = tensors[:6]
+            terms = _terms(query, key, value, bias, key_mask, seed, options)
+            compute = terms.query.dtype
+            change = torch.zeros_like(terms.weights)
+            if query_tangent is not None:
+                scaled = query_tangent.to(compute) * terms.scale
+                change = change + dot(scaled, terms.key, layout, _KERNEL, chunk)
+            if key_tangent is not None:
+                change = change + dot(terms.query, key_tangent.to(compute), layout, _KERNEL, chunk)
+            if bias_tangent is not None:
+                change = change + bias_tangent.index_select(1, layout.by_target)
+            change = softmax_tangent(terms.weights, change, layout, _KERNEL)
+            change = drop_weights(change, layout.by_target, options.dropout_p, seed, chunk)
+            mixed = mix(change, terms.value, layout, _KERNEL, chunk)
+            if value_tangent is not None:
+                mixed = mixed + mix(terms.used, value_tangent.to(compute), layout, _KERNEL, chunk)
+            weights = change.index_select(1, layout.rank) if options.need_weights else None
+        return mixed, None, weights
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Any, ...], Any]:
+        *tensors, options = args
+        *dims, _ = in_dims
+        seed_dim = dims[5]
+        if options.dropout_p > 0.0:
+            # Samples are numbered along B for dropout, and each of the mapped calls counts from 0.
+            calls = []
+            for index in range(info.batch_size):
+                call = [
+                    t if t is None or dim is None else t.select(dim, index)
+                    for t, dim in zip(tensors, dims, strict=True)
+                ]
+                calls.append(_Native.apply(*call, options))
+            out = [None if part[0] is None else torch.stack(part) for part in zip(*calls, strict=True)]
+        else:
+            merged = [
+                None if t is None else fold_batch(t, dim, info.batch_size)
+                for t, dim in zip(tensors[:5], dims[:5], strict=True)
+            ]
+            assert seed_dim is None
+            parts = _Native.apply(*merged, tensors[5], options)
+            out = [None if part is None else part.unflatten(0, (info.batch_size, -1)) for part in parts]
+        return tuple(out), tuple(None if part is None else 0 for part in out)
+
+
+def _as_inputs(
+    results: tuple[Tensor | None, ...], query: Tensor, key: Tensor, value: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Gradients in the dtypes of the inputs, and None for mask, seed and options."""
+    grads = [
+        None if grad is None else grad.to(tensor.dtype)
+        for grad, tensor in zip(results, (query, key, value), strict=False)
+    ]
+    return (*grads, results[3], None, None, None)
+
+
+# The same kernel as an operator, which torch.compile does not look into. Such an operator has no
+# forward mode, which is why eager code calls the function above.
+
+
+@torch.library.custom_op("pyg_kpnn::edge_attention", mutates_args=(), device_types="cpu")
+def _operator(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    key_mask: Tensor | None,
+    seed: Tensor | None,
+    target_ptr: Tensor,
+    source: Tensor,
+    position: Tensor,
+    dropout_p: float,
+) -> tuple[Tensor, Tensor]:
+    mixed, norm, _ = native_forward(
+        query, key, value, bias, key_mask, target_ptr, source, position, dropout_p, seed, False
+    )
+    return mixed, norm
+
+
+@_operator.register_fake
+def _(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    key_mask: Tensor | None,
+    seed: Tensor | None,
+    target_ptr: Tensor,
+    source: Tensor,
+    position: Tensor,
+    dropout_p: float,
+) -> tuple[Tensor, Tensor]:
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    batch, targets, heads, _ = query.shape
+    return query.new_empty(query.shape, dtype=dtype), query.new_empty(batch, targets, 2, heads, dtype=dtype)
+
+
+@torch.library.custom_op("pyg_kpnn::edge_attention_backward", mutates_args=(), device_types="cpu")
+def _backward_operator(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    key_mask: Tensor | None,
+    seed: Tensor | None,
+    target_ptr: Tensor,
+    source: Tensor,
+    position: Tensor,
+    dropout_p: float,
+    mixed: Tensor,
+    norm: Tensor,
+    grad: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    grad_query, grad_key, grad_value, grad_bias = native_backward(
+        query, key, value, bias, key_mask, target_ptr, source, position, dropout_p, seed, mixed, norm, grad
+    )
+    grads = (grad_query.to(query.dtype), grad_key.to(key.dtype), grad_value.to(value.dtype))
+    return (*grads, norm.new_empty(0) if grad_bias is None else grad_bias)
+
+
+@_backward_operator.register_fake
+def _(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    key_mask: Tensor | None,
+    seed: Tensor | None,
+    target_ptr: Tensor,
+    source: Tensor,
+    position: Tensor,
+    dropout_p: float,
+    mixed: Tensor,
+    norm: Tensor,
+    grad: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    grads = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (query, key, value))
+    grad_query, grad_key, grad_value = grads
+    return grad_query, grad_key, grad_value, norm.new_empty((0,) if bias is None else bias.shape)
+
+
+def _setup_operator(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.dropout_p = inputs
+    mixed, norm = output
+    ctx.mark_non_differentiable(norm)
+    ctx.save_for_backward(*tensors, mixed, norm)
+
+
+def _differentiate_operator(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    *tensors, mixed, norm = ctx.saved_tensors
+    grads = torch.ops.pyg_kpnn.edge_attention_backward(*tensors, ctx.dropout_p, mixed, norm, grad)
+    grad_bias = None if tensors[3] is None else grads[3]
+    return (*grads[:3], grad_bias, *(None,) * 6)
+
+
+_operator.register_autograd(_differentiate_operator, setup_context=_setup_operator)
