@@ -319,6 +319,7 @@ class PackedMultiheadAttention(AttentionSettings, AllOrNothing, FixedGraph):
         batched_second = not self.batch_first and isinstance(query, Tensor) and query.dim() == 3
         self._check_tokens(query, key, value)
         same = value is key
+        one = same and key is query and key_padding_mask is None
         if batched_second:
             query, key, value = query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1)
         mask = self._check_mask(key_padding_mask, query.shape[:-2])
@@ -329,10 +330,13 @@ class PackedMultiheadAttention(AttentionSettings, AllOrNothing, FixedGraph):
                 # Before the projection: 0 * NaN in the gradient of its weight would be NaN.
                 key = key.masked_fill(mask.unsqueeze(-1), 0.0)
                 value = key if same else value.masked_fill(mask.unsqueeze(-1), 0.0)
+            if one and self._projects_plainly():
+                projected = self._project_together(query.to(dtype))
+            else:
+                named = (("q_proj", query), ("k_proj", key), ("v_proj", value))
+                projected = tuple(self._project(name, tokens.to(dtype)) for name, tokens in named)
             mixed, weights = self.attention(
-                self._project("q_proj", query.to(dtype)),
-                self._project("k_proj", key.to(dtype)),
-                self._project("v_proj", value.to(dtype)),
+                *projected,
                 # The indices keep their values when the module goes to meta; its inputs are there then.
                 self._layout.to("meta") if query.is_meta else self._layout,
                 bias=edge_bias,
@@ -395,6 +399,25 @@ class PackedMultiheadAttention(AttentionSettings, AllOrNothing, FixedGraph):
         if projected.shape[-1] != self.embed_dim:
             raise PriorGraphError(f"{name} must return {self.embed_dim} channels, got {projected.shape[-1]}.")
         return projected.unflatten(-1, (self.num_heads, self.head_dim))
+
+    def _projects_plainly(self) -> bool:
+        """Whether q, k and v are ordinary Linear layers that nobody watches or has changed."""
+        return all(
+            type(layer) is nn.Linear
+            and layer.weight.shape == (self.embed_dim, self.embed_dim)
+            and (layer.bias is None) == (self.q_proj.bias is None)
+            and not (layer._forward_hooks or layer._forward_pre_hooks)
+            and not (layer._backward_hooks or layer._backward_pre_hooks)
+            for layer in (self.q_proj, self.k_proj, self.v_proj)
+        )
+
+    def _project_together(self, tokens: Tensor) -> tuple[Tensor, ...]:
+        """Query, key and value of the same tokens by one matrix product."""
+        layers = (self.q_proj, self.k_proj, self.v_proj)
+        weight = torch.cat([layer.weight for layer in layers])
+        bias = None if self.q_proj.bias is None else torch.cat([layer.bias for layer in layers])
+        together = nn.functional.linear(tokens, weight, bias)
+        return together.unflatten(-1, (3, self.num_heads, self.head_dim)).unbind(-3)
 
     def _check_tokens(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         for name, tokens in (("query", query), ("key", key), ("value", value)):

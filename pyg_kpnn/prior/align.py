@@ -91,7 +91,7 @@ def align_inputs(
         again = sorted(name for name, count in Counter(wanted).items() if count > 1)
         if again:
             raise PriorGraphError(
-                f"'nodes' must name each node once. Got {listing(map(repr, again), len(again))} more than once."
+                f"'nodes' must name each node once. Got {listing(map(repr, again))} more than once."
             )
         either = set(graph.nodes)
         strange = [name for name in wanted if name not in either]

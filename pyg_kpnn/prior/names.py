@@ -229,7 +229,8 @@ def is_row(values: Any) -> bool:
 def check_choice(value: Any, allowed: tuple[str | None, ...], what: str) -> None:
     """Refuse an option that is none of the allowed words; an array is no word."""
     if not (value is None or isinstance(value, str)) or value not in allowed:
-        raise PriorGraphError(f"{what!r} must be {' or '.join(map(repr, allowed))}. Got {value!r}.")
+        *first, last = map(repr, allowed)
+        raise PriorGraphError(f"{what!r} must be {', '.join(first)} or {last}. Got {value!r}.")
 
 
 def name_list(values: Any, what: str, *, of: str = "node names", ordered: bool = False) -> list[Any]:

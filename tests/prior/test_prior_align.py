@@ -105,7 +105,7 @@ def test_a_table_without_names_is_asked_for_them(graph, table):
 
 def test_genes_in_rows(graph):
     table = pd.DataFrame({"s1": [1.0, 2, 3], "s2": [4.0, 5, 6]}, index=["a", "c", "Gata1"])
-    with pytest.raises(PriorGraphError, match="3 of them are in the index: pass table.T"):
+    with pytest.raises(PriorGraphError, match=r"3 of them are in the index: pass table\.T"):
         align_inputs(table, graph)
     assert align_inputs(table.T, graph).to_numpy().tolist() == [[3, 1, 2], [6, 4, 5]]
     with pytest.raises(PriorGraphError, match="Rename the columns"):

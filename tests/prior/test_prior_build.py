@@ -213,7 +213,7 @@ def test_bad_pairs(edges, words):
         ({"nodes": np.array(3)}, "must be a sequence"),
         ({"nodes": "abc"}, "Put a single name in a list"),
         ({"nodes": ["c", None]}, "Got None at position 1"),
-        ({"on_duplicate": "last"}, "'error', 'first', 'max'. Got 'last'"),
+        ({"on_duplicate": "last"}, "'error', 'first' or 'max'. Got 'last'"),
         ({"on_conflict": "sum"}, "Got 'sum'"),
         ({"on_duplicate": "max"}, "compares weights"),
     ],
@@ -431,7 +431,7 @@ def test_columns_without_an_order_are_refused(role, values):
         ({"sign": ["x", 1], "sign_map": {"x": pd.NA}}, "onto -1, 0 or 1. Got <NA> for 'x'"),
         (
             {"on_duplicate": np.array(["error", "first"])},
-            "'on_duplicate' must be 'error' or 'first' or 'max'",
+            "'on_duplicate' must be 'error', 'first' or 'max'",
         ),
         ({"on_conflict": np.array(["error", "unknown"])}, "'on_conflict' must be 'error' or 'unknown'"),
     ],
