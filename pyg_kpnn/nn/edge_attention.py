@@ -40,7 +40,7 @@ class EdgeAttention(MessagePassing):
         Probability of dropping an edge's weight, in training mode only.
     chunk_size : int, optional
         Evaluate that many edges at a time; less memory, the same result.
-    backend : {"auto", "torch", "scatter", "reference"}
+    backend : {"auto", "native", "torch", "scatter", "reference"}
         See :func:`pyg_kpnn.ops.edge_attention`.
 
     Raises

@@ -54,7 +54,7 @@ class PriorAttentionConv(AttentionSettings, nn.Module):
         loops have no edge features and bias 0.
     chunk_size : int, optional
         Evaluate that many edges at a time; less memory, the same result.
-    backend : {"auto", "torch", "scatter", "reference"}
+    backend : {"auto", "native", "torch", "scatter", "reference"}
         See :func:`pyg_kpnn.ops.edge_attention`.
 
     Raises
