@@ -142,7 +142,9 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=1, help="processes a case; the largest peak counts")
     parser.add_argument("--quick", action="store_true", help="a tenth of the size")
     parser.add_argument("--json", type=Path, help="also write every measurement to this file")
-    parser.add_argument("--check", action="store_true", help="status 1 if a ratio of torch or scatter is above 1/3")
+    parser.add_argument(
+        "--check", action="store_true", help="status 1 if a ratio of torch or scatter is above 1/3"
+    )
     parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case is not None:

@@ -53,8 +53,8 @@ def _load() -> ctypes.CDLL | str:
     spec = importlib.util.find_spec("pyg_kpnn.ops._native")  # finds the file, does not import it
     if spec is None or spec.origin is None:
         return (
-            "the native library was not built when pyg_kpnn was installed: no C++ compiler, or one that failed; "
-            "`pip install -v` shows why"
+            "the native library was not built when pyg_kpnn was installed: no C++ compiler, or one "
+            "that failed; `pip install -v` shows why"
         )
     try:
         library = ctypes.CDLL(spec.origin)
