@@ -17,7 +17,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full lint style types format bench bench-memory bench-speed clean distclean
+.PHONY: help setup demo test test-full lint style types format bench bench-memory bench-speed bench-kernel clean distclean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -44,13 +44,16 @@ format: $(READY) ## Rewrite the code in the project's style
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
-bench: bench-memory bench-speed ## Run all measurements
+bench: bench-memory bench-speed bench-kernel ## Run all measurements
 
 bench-memory: $(READY) ## Measure memory per backend
 	$(RUN) benchmarks/memory.py
 
 bench-speed: $(READY) ## Measure time per backend
 	$(RUN) benchmarks/speed.py
+
+bench-kernel: $(READY) ## Measure the native kernel over the floor of reading its rows
+	$(RUN) benchmarks/kernel.py --scaling
 
 setup: $(READY) ## Only make the virtual environment
 

@@ -1105,3 +1105,45 @@ def test_projections_of_another_kind():
     layer.q_proj = torch.nn.Sequential(layer.q_proj)
     x = tokens(3, dtype=torch.float32)
     assert layer(*x)[0].dtype == torch.float32
+
+
+def test_one_product_for_three_projections_equals_three():
+    layer = PackedMultiheadAttention([0, 1, 2, 1], [1, 2, 0, 0], 3, 3, 8, 2)
+    x = torch.randn(5, 3, 8, requires_grad=True)
+    together = layer(x, x, x)[0]
+    apart = layer(x, x.clone(), x.clone())[0]
+    torch.testing.assert_close(together, apart)
+    leaves = [x, *layer.parameters()]
+    for mine, theirs in zip(
+        torch.autograd.grad(together.sin().sum(), leaves, retain_graph=True),
+        torch.autograd.grad(apart.sin().sum(), leaves),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("name", ["q_proj", "k_proj", "v_proj"])
+@pytest.mark.parametrize("kind", ["hook", "pre_hook", "parametrization", "subclass"])
+def test_a_watched_or_changed_projection_is_called_itself(name, kind):
+    layer = PackedMultiheadAttention([0, 1, 2, 1], [1, 2, 0, 0], 3, 3, 8, 2)
+    x = torch.randn(3, 8)
+    before, projection = layer(x, x, x)[0], getattr(layer, name)
+    if kind == "hook":
+        projection.register_forward_hook(lambda module, inputs, out: out + 1 + inputs[0])
+    elif kind == "pre_hook":
+        projection.register_forward_pre_hook(lambda module, inputs: (inputs[0] * -3,))
+    elif kind == "parametrization":
+        torch.nn.utils.parametrizations.weight_norm(projection)
+        projection.parametrizations.weight.original0.data.mul_(-3)
+    else:
+
+        class Scaled(torch.nn.Linear):
+            def forward(self, tokens):
+                return super().forward(tokens) * -3 + tokens
+
+        other = Scaled(8, 8)
+        other.load_state_dict(projection.state_dict())
+        setattr(layer, name, other)
+    together, apart = layer(x, x, x)[0], layer(x, x.clone(), x.clone())[0]
+    torch.testing.assert_close(together, apart)
+    assert not torch.allclose(together, before)
