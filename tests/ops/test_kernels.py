@@ -147,3 +147,19 @@ def test_inputs_are_left_as_they_were(kernel, chunk, random_case):
     out = mix(segment_softmax(w, layout, kernel), y, layout, kernel, chunk)
     (out.sum() + dot(x, y, layout, kernel, chunk).sum()).backward()
     assert all(torch.equal(a, b) for a, b in zip(before, tensors, strict=True))
+
+
+def test_backward_under_autocast_sums_in_float32(kernel, chunk):
+    generator = torch.Generator().manual_seed(0)
+    edges = torch.stack([torch.randint(n, (97,), generator=generator) for n in (7, 5)])
+    layout = EdgeLayout(edges, 7, 5)
+    x = torch.randn(2, 5, 3, 11, generator=generator).requires_grad_()
+    y = torch.randn(2, 7, 3, 11, generator=generator)
+    weights = torch.randn(2, 97, 3, generator=generator).requires_grad_()
+    mixed = mix(weights, y, layout, kernel, chunk)
+    expected = torch.autograd.grad(mixed, weights, x.detach(), retain_graph=True)[0]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = torch.autograd.grad(mixed, weights, x.detach())[0]
+        scores = dot(x, y, layout, kernel, chunk)
+    assert torch.equal(found, expected)
+    assert torch.equal(scores, dot(x, y, layout, kernel, chunk))

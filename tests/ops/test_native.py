@@ -148,6 +148,19 @@ def test_weights_have_gradients():
         torch.testing.assert_close(mine, theirs)
 
 
+def test_gradients_through_mix_and_weights_together():
+    layout, tensors, bias, mask, grad = problem(2, 3, torch.float64)
+    gradients = []
+    for backend in ("native", "reference"):
+        mixed, weights = edge_attention(
+            *tensors, layout, bias=bias, key_mask=mask, backend=backend, need_weights=True
+        )
+        loss = (mixed * grad).sum() + weights.square().sum()
+        gradients.append(torch.autograd.grad(loss, [*tensors, bias]))
+    for mine, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
 @pytest.mark.parametrize("full", [False, True], ids=["plain", "bias_mask_dropout"])
 def test_operator_passes_opcheck(full):
     layout, tensors, bias, mask, _ = problem(2, 4, torch.float32)
