@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import PriorGraphError
 from .dropout import draw_seed, drop_weights
-from .kernels import Kernel, dot, mix, segment_softmax
+from .kernels import Kernel, dot, mix, weigh
 from .layout import EdgeLayout
 from .native import native_attention
 from .native_library import NATIVE_DTYPES, native_missing
@@ -225,12 +225,7 @@ def _attend(
         # An edge's features are one more source, seen by that edge alone.
         own_edges = layout.with_edges_as_sources()
         scores = scores + dot(query, inputs.edge_features, own_edges, kernel, chunk)
-    if inputs.bias is not None:
-        scores = scores + inputs.bias.index_select(1, layout.by_target)
-    if inputs.key_mask is not None:
-        hidden = inputs.key_mask.index_select(1, layout.source)
-        scores = scores.masked_fill(hidden.unsqueeze(-1), -torch.inf)
-    weights = segment_softmax(scores, layout, kernel)
+    weights = weigh(scores, inputs.bias, inputs.key_mask, layout, kernel)
     weights = drop_weights(weights, layout.by_target, dropout_p, seed, chunk)
     mixed = mix(weights, inputs.value, layout, kernel, chunk)
     if own_edges is not None and inputs.edge_features is not None:

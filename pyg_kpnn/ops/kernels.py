@@ -31,7 +31,16 @@ from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
 from .layout import EdgeLayout
 from .precision import traced, without_autocast
 
-__all__ = ["BatchedFunction", "Kernel", "dot", "fold_batch", "mix", "segment_softmax", "softmax_tangent"]
+__all__ = [
+    "BatchedFunction",
+    "Kernel",
+    "dot",
+    "fold_batch",
+    "mix",
+    "segment_softmax",
+    "softmax_tangent",
+    "weigh",
+]
 
 
 class Kernel(Protocol):
@@ -77,6 +86,18 @@ def segment_softmax(scores: Tensor, layout: EdgeLayout, kernel: Kernel) -> Tenso
     """Softmax (B, E, H) over the edges into each target; 0 where every score is -inf."""
     function = _Softmax if torch.compiler.is_compiling() else _SoftmaxWithForwardAD
     return function.apply(scores, layout, kernel)
+
+
+def weigh(
+    scores: Tensor, bias: Tensor | None, key_mask: Tensor | None, layout: EdgeLayout, kernel: Kernel
+) -> Tensor:
+    """Softmax weights (B, E, H) of ``scores`` plus ``bias`` (B, E, H, caller's order), masked keys out."""
+    if bias is not None:
+        scores = scores + bias.index_select(1, layout.by_target)
+    if key_mask is not None:
+        hidden = key_mask.index_select(1, layout.source)
+        scores = scores.masked_fill(hidden.unsqueeze(-1), -torch.inf)
+    return segment_softmax(scores, layout, kernel)
 
 
 # Numbers gathered at a time when several samples fit: about what stays in a core's cache.

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
 
 from .dropout import drop_weights
-from .kernels import dot, fold_batch, mix, segment_softmax, softmax_tangent
+from .kernels import dot, fold_batch, mix, softmax_tangent, weigh
 from .layout import EdgeLayout
 from .native_library import native_backward, native_forward
 from .torch_kernel import TorchKernel
@@ -101,12 +101,7 @@ def _terms(
     compute = torch.promote_types(query.dtype, torch.float32)
     query, key, value = query.to(compute) * scale, key.to(compute), value.to(compute)
     scores = dot(query, key, layout, _KERNEL, chunk)
-    if bias is not None:
-        scores = scores + bias.index_select(1, layout.by_target)
-    if key_mask is not None:
-        hidden = key_mask.index_select(1, layout.source)
-        scores = scores.masked_fill(hidden.unsqueeze(-1), -torch.inf)
-    weights = segment_softmax(scores, layout, _KERNEL)
+    weights = weigh(scores, bias, key_mask, layout, _KERNEL)
     used = drop_weights(weights, layout.by_target, options.dropout_p, seed, chunk)
     return _Terms(query, key, value, weights, used, scale)
 
