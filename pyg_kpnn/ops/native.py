@@ -234,7 +234,19 @@ def _as_inputs(
 # forward mode, which is why eager code calls the function above.
 
 
-@torch.library.custom_op("pyg_kpnn::edge_attention", mutates_args=(), device_types="cpu")
+# Schemas are written out: what torch reads off annotations differs between its versions.
+_ARGUMENTS = (
+    "Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? key_mask, Tensor? seed, "
+    "Tensor target_ptr, Tensor source, Tensor position, float dropout_p"
+)
+
+
+@torch.library.custom_op(
+    "pyg_kpnn::edge_attention",
+    mutates_args=(),
+    device_types="cpu",
+    schema=f"({_ARGUMENTS}) -> (Tensor, Tensor)",
+)
 def _operator(
     query: Tensor,
     key: Tensor,
@@ -271,7 +283,12 @@ def _(
     return query.new_empty(query.shape, dtype=dtype), query.new_empty(batch, targets, 2, heads, dtype=dtype)
 
 
-@torch.library.custom_op("pyg_kpnn::edge_attention_backward", mutates_args=(), device_types="cpu")
+@torch.library.custom_op(
+    "pyg_kpnn::edge_attention_backward",
+    mutates_args=(),
+    device_types="cpu",
+    schema=f"({_ARGUMENTS}, Tensor mixed, Tensor norm, Tensor grad) -> (Tensor, Tensor, Tensor, Tensor)",
+)
 def _backward_operator(
     query: Tensor,
     key: Tensor,
