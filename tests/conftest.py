@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
+
+from pyg_kpnn.ops.native_library import native_missing
+from pyg_kpnn.ops.scatter_kernel import scatter_missing
+
+# Asked once, before a test pretends that torch_scatter is not there.
+MISSING = {"native": native_missing(), "scatter": scatter_missing()}
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +24,44 @@ def data_dir() -> Path:
     if not place or not Path(place).is_dir():
         pytest.skip("PYG_KPNN_DATA does not name a folder of real files")
     return Path(place)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """Tensors here are tiny: threads that wait for each other make busy machines fifty times slower."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def usable() -> Callable[[str], str]:
+    """Hands a backend's name back, or skips: also where a test names its backends itself."""
+
+    def usable(backend: str) -> str:
+        if MISSING.get(backend):
+            pytest.skip(MISSING[backend])
+        return backend
+
+    return usable
+
+
+@pytest.fixture(params=["reference", "torch", "scatter", "native"])
+def backend(request: pytest.FixtureRequest, usable: Callable[[str], str]) -> str:
+    return usable(request.param)
+
+
+@pytest.fixture(params=[None, 3], ids=["whole", "chunked"])
+def chunk(request: pytest.FixtureRequest) -> int | None:
+    return request.param
+
+
+@pytest.fixture
+def without_scatter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in an installation without torch_scatter."""
+    monkeypatch.setitem(sys.modules, "torch_scatter", None)
+    scatter_missing.cache_clear()
+    yield
+    monkeypatch.undo()
+    scatter_missing.cache_clear()

@@ -17,7 +17,7 @@ from ..ops.layout import INTEGER_DTYPES
 from ..ops.precision import traced
 from .checks import backend_name, positive_int, probability
 
-__all__ = ["AttentionSettings", "EdgeAttention"]
+__all__ = ["AttentionSettings", "EdgeAttention", "plain_edge_index"]
 
 
 class EdgeAttention(MessagePassing):
@@ -182,7 +182,7 @@ class EdgeAttention(MessagePassing):
                 if result is not None:
                     new_edges, size, kwargs = result
                     if new_edges is not edge_index:
-                        edge_index, layout = new_edges, EdgeLayout(_plain(new_edges), *size)
+                        edge_index, layout = new_edges, EdgeLayout(plain_edge_index(new_edges), *size)
         for hook in self._message_and_aggregate_forward_pre_hooks.values():
             result = hook(self, (layout, kwargs))
             if result is not None:
@@ -290,7 +290,7 @@ class EdgeAttention(MessagePassing):
         )
 
 
-def _plain(edge_index: Tensor) -> Tensor:
+def plain_edge_index(edge_index: Tensor) -> Tensor:
     """The same indices as an ordinary tensor, which torch.compile needs of an EdgeIndex."""
     return edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
 
@@ -317,19 +317,19 @@ class _LastLayout:
             # NumPy and ``.data`` write without raising the version, so the edges are compared where
             # that waits for no device.
             same = tensor() is edge_index and seen == stamp
-            if same and (edges is None or torch.equal(edges, _plain(edge_index))):
+            if same and (edges is None or torch.equal(edges, plain_edge_index(edge_index))):
                 return layout
         # Inside torch.func.grad and the like every new tensor belongs to the transform, under
         # inference mode to that; a layout must outlive both.
         with torch._C._DisableFuncTorch(), torch.inference_mode(False):
             layout = self._build(edge_index, num_sources, num_targets, self_loops)
-            kept = _plain(edge_index).clone() if edge_index.is_cpu else None
+            kept = plain_edge_index(edge_index).clone() if edge_index.is_cpu else None
         self._last = (weakref.ref(edge_index), stamp, kept, layout)
         return layout
 
     @staticmethod
     def _build(edge_index: Tensor, num_sources: int, num_targets: int, self_loops: bool) -> EdgeLayout:
-        edge_index = _plain(edge_index)
+        edge_index = plain_edge_index(edge_index)
         if self_loops and edge_index.dtype in INTEGER_DTYPES:
             loops = torch.arange(num_targets, device=edge_index.device)
             edge_index = torch.cat([edge_index.to(torch.int64), loops.expand(2, -1)], dim=1)

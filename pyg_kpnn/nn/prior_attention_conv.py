@@ -12,7 +12,7 @@ from torch_geometric.utils import is_sparse, to_edge_index
 
 from ..errors import PriorGraphError
 from .checks import flag, positive_int
-from .edge_attention import AttentionSettings, EdgeAttention
+from .edge_attention import AttentionSettings, EdgeAttention, plain_edge_index
 
 __all__ = ["PriorAttentionConv"]
 
@@ -254,7 +254,7 @@ def _edges(edge_index: Any, edge_attr: Tensor | None) -> tuple[Tensor, Tensor | 
             raise PriorGraphError(
                 f"edge_index must be a (2, E) tensor or a sparse adjacency, got {type(edge_index).__name__}."
             )
-        return (edge_index.as_tensor() if hasattr(edge_index, "as_tensor") else edge_index), edge_attr
+        return plain_edge_index(edge_index), edge_attr
     if isinstance(edge_index, SparseTensor):
         row, col, values = edge_index.coo()
         indices = torch.stack([row, col])

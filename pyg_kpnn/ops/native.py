@@ -16,7 +16,7 @@ from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
 from .dropout import drop_weights
 from .kernels import dot, fold_batch, mix, softmax_tangent, weigh
 from .layout import EdgeLayout
-from .native_library import native_backward, native_forward
+from .native_library import NativeInputs, native_backward, native_forward
 from .torch_kernel import TorchKernel
 
 __all__ = ["native_attention"]
@@ -67,13 +67,25 @@ def native_attention(
         return mixed + mix(used, features, own_edges, _KERNEL, chunk), weights
     options = _Options(layout, dropout_p, chunk, need_weights)
     if torch.compiler.is_compiling():
-        mixed, _ = torch.ops.pyg_kpnn.edge_attention(
-            query, key, value, bias, key_mask, seed, layout.target_ptr, layout.source_int32,
-            layout.by_target, dropout_p,
-        )  # fmt: skip
+        inputs = _inputs(query, key, value, bias, key_mask, seed, options)
+        mixed, _ = torch.ops.pyg_kpnn.edge_attention(*inputs)
         return mixed, None
     mixed, _, weights = _Native.apply(query, key, value, bias, key_mask, seed, options)
     return mixed, weights
+
+
+def _inputs(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    key_mask: Tensor | None,
+    seed: Tensor | None,
+    options: _Options,
+) -> NativeInputs:
+    layout = options.layout
+    order = (layout.target_ptr, layout.source_int32, layout.by_target)
+    return NativeInputs(query, key, value, bias, key_mask, seed, *order, options.dropout_p)
 
 
 class _Terms(NamedTuple):
@@ -117,11 +129,8 @@ class _Native(torch.autograd.Function):
         seed: Tensor | None,
         options: _Options,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        layout = options.layout
-        return native_forward(
-            query, key, value, bias, key_mask, layout.target_ptr, layout.source_int32, layout.by_target,
-            options.dropout_p, seed, options.need_weights,
-        )  # fmt: skip
+        inputs = _inputs(query, key, value, bias, key_mask, seed, options)
+        return native_forward(inputs, options.need_weights)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -140,10 +149,8 @@ class _Native(torch.autograd.Function):
         if grad is None and grad_weights is None:
             return (None,) * 7
         if grad is not None and grad_weights is None and not torch.is_grad_enabled():
-            results = native_backward(
-                query, key, value, bias, key_mask, layout.target_ptr, layout.source_int32,
-                layout.by_target, options.dropout_p, seed, mixed, norm, grad,
-            )  # fmt: skip
+            inputs = _inputs(query, key, value, bias, key_mask, seed, options)
+            results = native_backward(inputs, mixed, norm, grad)
             return _as_inputs(results, query, key, value)
         terms = _terms(query, key, value, bias, key_mask, seed, options)
         chunk = options.chunk
@@ -247,39 +254,15 @@ _ARGUMENTS = (
     device_types="cpu",
     schema=f"({_ARGUMENTS}) -> (Tensor, Tensor)",
 )
-def _operator(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    key_mask: Tensor | None,
-    seed: Tensor | None,
-    target_ptr: Tensor,
-    source: Tensor,
-    position: Tensor,
-    dropout_p: float,
-) -> tuple[Tensor, Tensor]:
-    mixed, norm, _ = native_forward(
-        query, key, value, bias, key_mask, target_ptr, source, position, dropout_p, seed, False
-    )
+def _operator(*arguments: Any) -> tuple[Tensor, Tensor]:
+    mixed, norm, _ = native_forward(NativeInputs(*arguments), need_weights=False)
     return mixed, norm
 
 
 @_operator.register_fake
-def _(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    key_mask: Tensor | None,
-    seed: Tensor | None,
-    target_ptr: Tensor,
-    source: Tensor,
-    position: Tensor,
-    dropout_p: float,
-) -> tuple[Tensor, Tensor]:
+def _(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     dtype = torch.promote_types(query.dtype, torch.float32)
-    batch, targets, heads, _ = query.shape
+    batch, targets, heads = query.shape[:3]
     return query.new_empty(query.shape, dtype=dtype), query.new_empty(batch, targets, 2, heads, dtype=dtype)
 
 
@@ -289,47 +272,19 @@ def _(
     device_types="cpu",
     schema=f"({_ARGUMENTS}, Tensor mixed, Tensor norm, Tensor grad) -> (Tensor, Tensor, Tensor, Tensor)",
 )
-def _backward_operator(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    key_mask: Tensor | None,
-    seed: Tensor | None,
-    target_ptr: Tensor,
-    source: Tensor,
-    position: Tensor,
-    dropout_p: float,
-    mixed: Tensor,
-    norm: Tensor,
-    grad: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    grad_query, grad_key, grad_value, grad_bias = native_backward(
-        query, key, value, bias, key_mask, target_ptr, source, position, dropout_p, seed, mixed, norm, grad
-    )
-    grads = (grad_query.to(query.dtype), grad_key.to(key.dtype), grad_value.to(value.dtype))
-    return (*grads, norm.new_empty(0) if grad_bias is None else grad_bias)
+def _backward_operator(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    *inputs, mixed, norm, grad = arguments
+    *grads, grad_bias = native_backward(NativeInputs(*inputs), mixed, norm, grad)
+    grads = [g.to(tensor.dtype) for g, tensor in zip(grads, inputs[:3], strict=True)]
+    return (*grads, norm.new_empty(0) if grad_bias is None else grad_bias)  # type: ignore[return-value]
 
 
 @_backward_operator.register_fake
-def _(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    key_mask: Tensor | None,
-    seed: Tensor | None,
-    target_ptr: Tensor,
-    source: Tensor,
-    position: Tensor,
-    dropout_p: float,
-    mixed: Tensor,
-    norm: Tensor,
-    grad: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    grads = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (query, key, value))
-    grad_query, grad_key, grad_value = grads
-    return grad_query, grad_key, grad_value, norm.new_empty((0,) if bias is None else bias.shape)
+def _(*arguments: Any) -> tuple[Tensor, ...]:
+    *inputs, _, norm, _ = arguments
+    bias = inputs[3]
+    grads = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in inputs[:3])
+    return (*grads, norm.new_empty((0,) if bias is None else bias.shape))
 
 
 def _setup_operator(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

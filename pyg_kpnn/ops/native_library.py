@@ -8,11 +8,20 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["NATIVE_DTYPES", "library", "native_backward", "native_forward", "native_missing", "read_rows"]
+__all__ = [
+    "NATIVE_DTYPES",
+    "NativeInputs",
+    "library",
+    "native_backward",
+    "native_forward",
+    "native_missing",
+    "read_rows",
+]
 
 NATIVE_DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 
@@ -96,19 +105,24 @@ def _accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def _problem(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    key_mask: Tensor | None,
-    target_ptr: Tensor,
-    source: Tensor,
-    position: Tensor,
-    dropout_p: float,
-    seed: Tensor | None,
-) -> tuple[_Problem, list[Tensor | None]]:
+class NativeInputs(NamedTuple):
+    """What the kernel reads, in the order of the custom operators' arguments."""
+
+    query: Tensor  # (B, T, H, d), any strides
+    key: Tensor  # (B, S, H, d)
+    value: Tensor  # (B, S, H, d)
+    bias: Tensor | None  # (B, E, H), caller's edge order
+    key_mask: Tensor | None  # (B, S) bool, True = ignore
+    seed: Tensor | None  # 0-d int64
+    target_ptr: Tensor  # (T + 1,) int64
+    source: Tensor  # (E,) int32, sorted order
+    position: Tensor  # (E,) int64, the caller's position of each sorted edge
+    dropout_p: float
+
+
+def _problem(inputs: NativeInputs) -> tuple[_Problem, list[Tensor | None]]:
     """The struct, and the tensors it points into, which have to outlive the call."""
+    query, key, value, bias, key_mask, seed, target_ptr, source, position, dropout_p = inputs
     query, key, value = _rows(query), _rows(key), _rows(value)
     if key_mask is not None:
         key_mask = key_mask.contiguous()
@@ -142,28 +156,14 @@ def _problem(
     return problem, [query, key, value, bias, key_mask, target_ptr, source, position]
 
 
-def native_forward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    key_mask: Tensor | None,
-    target_ptr: Tensor,
-    source: Tensor,
-    position: Tensor,
-    dropout_p: float,
-    seed: Tensor | None,
-    need_weights: bool,
-) -> tuple[Tensor, Tensor, Tensor | None]:
+def native_forward(inputs: NativeInputs, need_weights: bool) -> tuple[Tensor, Tensor, Tensor | None]:
     """``mixed`` (B, T, H, d), ``norm`` (B, T, 2, H), weights (B, E, H) in the caller's order or None.
 
-    ``query`` (B, T, H, d), ``key`` and ``value`` (B, S, H, d) with any strides; ``bias`` (B, E, H) in
-    the caller's order; ``source`` (E,) int32 and ``position`` (E,) int64 in sorted order. ``norm``
-    holds the maximum and the inverse sum of each softmax. Results are float32, or float64 for float64.
+    ``norm`` holds the maximum and the inverse sum of each softmax. Results are float32, or float64
+    for float64.
     """
-    problem, alive = _problem(
-        query, key, value, bias, key_mask, target_ptr, source, position, dropout_p, seed
-    )
+    problem, alive = _problem(inputs)
+    query, source = inputs.query, inputs.source
     dtype = _accumulator(query.dtype)
     batch, targets, heads, channels = query.shape
     mixed = query.new_empty(batch, targets, heads, channels, dtype=dtype)
@@ -176,27 +176,14 @@ def native_forward(
 
 
 def native_backward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    key_mask: Tensor | None,
-    target_ptr: Tensor,
-    source: Tensor,
-    position: Tensor,
-    dropout_p: float,
-    seed: Tensor | None,
-    mixed: Tensor,
-    norm: Tensor,
-    grad: Tensor,
+    inputs: NativeInputs, mixed: Tensor, norm: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of query, key, value and, if there is one, bias; contiguous, in the results' dtype."""
-    problem, alive = _problem(
-        query, key, value, bias, key_mask, target_ptr, source, position, dropout_p, seed
-    )
-    dtype = _accumulator(query.dtype)
+    problem, alive = _problem(inputs)
+    dtype = _accumulator(inputs.query.dtype)
+    bias = inputs.bias
     grad = grad.to(dtype).contiguous()
-    results = [tensor.new_empty(tensor.shape, dtype=dtype) for tensor in (query, key, value)]
+    results = [tensor.new_empty(tensor.shape, dtype=dtype) for tensor in inputs[:3]]
     grad_bias = None if bias is None else bias.new_empty(bias.shape, dtype=dtype)
     failed = library().pk_backward(
         ctypes.byref(problem),
@@ -211,7 +198,8 @@ def read_rows(key: Tensor, value: Tensor, target_ptr: Tensor, source: Tensor) ->
     """Sums (B, T) over the key and value rows of each target's edges, read once: a floor to measure by."""
     targets = target_ptr.numel() - 1
     query = key.new_zeros(key.shape[0], targets, *key.shape[2:])
-    problem, alive = _problem(query, key, value, None, None, target_ptr, source, source, 0.0, None)
+    inputs = NativeInputs(query, key, value, None, None, None, target_ptr, source, source, 0.0)
+    problem, alive = _problem(inputs)
     sums = key.new_empty(key.shape[0], targets)
     failed = library().pk_read_rows(ctypes.byref(problem), _pointer(sums))
     assert not failed

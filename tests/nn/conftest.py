@@ -2,46 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
-from pyg_kpnn.ops.native_library import native_missing
-from pyg_kpnn.ops.scatter_kernel import scatter_missing
-
-# Asked once, before a test pretends that torch_scatter is not there.
-MISSING = {"native": native_missing(), "scatter": scatter_missing()}
-
-
-def _usable(backend: str) -> str:
-    """The same name, or the test skips: also where a test names its backends itself."""
-    if MISSING.get(backend):
-        pytest.skip(MISSING[backend])
-    return backend
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Tensors here are tiny: threads that wait for each other make busy machines fifty times slower."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(params=["reference", "torch", "scatter", "native"])
-def backend(request: pytest.FixtureRequest) -> str:
-    return _usable(request.param)
-
-
-@pytest.fixture(params=[None, 3], ids=["whole", "chunked"])
-def chunk(request: pytest.FixtureRequest) -> int | None:
-    return request.param
 
 
 def _attend(q, k, v, edges, hidden=None, bias=None, features=None) -> tuple[Tensor, Tensor]:
@@ -94,13 +61,3 @@ class _LargestTensor(TorchDispatchMode):
 @pytest.fixture
 def largest_tensor() -> type[_LargestTensor]:
     return _LargestTensor
-
-
-@pytest.fixture
-def without_scatter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As in an installation without torch_scatter."""
-    monkeypatch.setitem(sys.modules, "torch_scatter", None)
-    scatter_missing.cache_clear()
-    yield
-    monkeypatch.undo()
-    scatter_missing.cache_clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,43 +14,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pyg_kpnn.ops import EdgeLayout
-from pyg_kpnn.ops.native_library import native_missing
-from pyg_kpnn.ops.scatter_kernel import ScatterKernel, scatter_missing
+from pyg_kpnn.ops.scatter_kernel import ScatterKernel
 from pyg_kpnn.ops.torch_kernel import TorchKernel
-
-# Asked once, before a test pretends that torch_scatter is not there.
-MISSING = {"native": native_missing(), "scatter": scatter_missing()}
-
-
-def _usable(backend: str) -> str:
-    """The same name, or the test skips: also where a test names its backends itself."""
-    if MISSING.get(backend):
-        pytest.skip(MISSING[backend])
-    return backend
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Tensors here are tiny: threads that wait for each other make busy machines fifty times slower."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(params=["reference", "torch", "scatter", "native"])
-def backend(request: pytest.FixtureRequest) -> str:
-    return _usable(request.param)
 
 
 @pytest.fixture(params=["torch", "scatter"])
-def kernel(request: pytest.FixtureRequest) -> Any:
-    return ScatterKernel() if _usable(request.param) == "scatter" else TorchKernel()
-
-
-@pytest.fixture(params=[None, 3], ids=["whole", "chunked"])
-def chunk(request: pytest.FixtureRequest) -> int | None:
-    return request.param
+def kernel(request: pytest.FixtureRequest, usable: Callable[[str], str]) -> Any:
+    return ScatterKernel() if usable(request.param) == "scatter" else TorchKernel()
 
 
 def _loop_sample(q, k, v, edges, bias, features, hidden) -> tuple[Tensor, Tensor]:
@@ -173,13 +143,3 @@ class _LargestTensor(TorchDispatchMode):
 @pytest.fixture
 def largest_tensor() -> Callable[[], contextlib.AbstractContextManager[_LargestTensor]]:
     return _LargestTensor
-
-
-@pytest.fixture
-def without_scatter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As in an installation without torch_scatter."""
-    monkeypatch.setitem(__import__("sys").modules, "torch_scatter", None)
-    scatter_missing.cache_clear()
-    yield
-    monkeypatch.undo()
-    scatter_missing.cache_clear()
