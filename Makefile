@@ -13,6 +13,10 @@ SCATTER_INDEX ?= https://data.pyg.org/whl
 # torch-scatter wheels built here are kept in this folder, one subfolder for each torch and Python.
 WHEELHOUSE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/pyg_kpnn/wheels
 
+# Where `make bench` writes every measurement. Options for the scripts: `make bench BENCH_OPTIONS=--quick`.
+BENCH_JSON ?= build/benchmarks.json
+BENCH_OPTIONS ?=
+
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
@@ -44,16 +48,17 @@ format: $(READY) ## Rewrite the code in the project's style
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
-bench: bench-memory bench-speed bench-kernel ## Run all measurements
+bench: $(READY) ## Run all measurements, some 15 minutes, into one JSON file
+	$(RUN) benchmarks/run.py --json '$(BENCH_JSON)' $(BENCH_OPTIONS)
 
-bench-memory: $(READY) ## Measure memory per backend
-	$(RUN) benchmarks/memory.py
+bench-memory: $(READY) ## Measure peak memory, ours beside the peers
+	$(RUN) benchmarks/memory.py $(BENCH_OPTIONS)
 
-bench-speed: $(READY) ## Measure time per backend
-	$(RUN) benchmarks/speed.py
+bench-speed: $(READY) ## Measure the time of whole layers, ours beside the peers
+	$(RUN) benchmarks/speed.py $(BENCH_OPTIONS)
 
-bench-kernel: $(READY) ## Measure the native kernel over the floor of reading its rows
-	$(RUN) benchmarks/kernel.py --scaling
+bench-kernel: $(READY) ## Measure kernels alone, over the floor of reading their rows, and scaling
+	$(RUN) benchmarks/kernel.py --scaling $(BENCH_OPTIONS)
 
 setup: $(READY) ## Only make the virtual environment
 

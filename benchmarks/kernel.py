@@ -1,215 +1,265 @@
 """Time of the attention kernel alone, without projections, over the floor of reading its rows.
 
 The floor reads the key and the value row of every edge once, in the order of the kernel, and
-does nothing else with them. kpnn2 and our other backends run beside it: kpnn2's layer with its
-projections replaced by the identity. Contestants take turns, one call each a round; figures
-are medians over rounds, ratios are taken within a round.
+does nothing else with them. Our other backends and the peers run beside it, theirs being
+layers with projections that return their input. Outputs and gradients are compared before
+anything is timed. Contestants take turns, one call each a round; figures are medians over
+rounds, ratios are taken within a round.
 
-``--scaling`` adds how time grows with edges at fixed nodes, with nodes at fixed degree, and
-with threads.
+``--scaling`` adds how time grows with edges at fixed nodes, with nodes at fixed degree and
+with threads; other heads and head sizes; and other dtypes.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import time
-from collections.abc import Callable
-from pathlib import Path
+import math
+from collections.abc import Sequence
+from functools import partial
 from statistics import median
-from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from common import environment, markdown_table, power_law_edges, version_of
-from torch import Tensor, nn
+from common import (
+    CASES,
+    Contestant,
+    Report,
+    Size,
+    add_case_options,
+    add_timing_options,
+    argument_parser,
+    measure,
+    parse,
+    ratio,
+    size_of,
+    spread,
+)
+from kernels import BOTH, FLOOR, FORWARD, NATIVE, compare, floor, ours, peers, problem
 
-from pyg_kpnn.ops import EdgeLayout, backends, edge_attention
-from pyg_kpnn.ops.native_library import library, read_rows
+from pyg_kpnn.ops import backends
 
+WHATS = (FORWARD, BOTH)
 
-class Size(NamedTuple):
-    samples: int
-    nodes: int
-    edges: int
-    heads: int = 4
-    width: int = 16
-    dtype: torch.dtype = torch.float32
+# Heads and head size. The main shape is that of the cases, beside itself it shows the noise. A row
+# narrower than 16 numbers leaves part of a cache line unused, which says little about a kernel, so
+# the last ones are only reported.
+MAIN_SHAPE = (4, 16)
+SHAPES = [
+    MAIN_SHAPE,
+    *((1, 16), (2, 8), (4, 8), (8, 2), (16, 1), (4, 4), (2, 32), (8, 8), (8, 16), (4, 32), (3, 20), (5, 13)),
+    *((16, 4), (1, 64), (12, 64)),
+]
+REPORTED_SHAPES = [(1, 4), (2, 4), (1, 8)]
+CACHE_LINE = 64
 
+GROWING_EDGES = [100_000, 300_000, 1_000_000, 3_000_000, 10_000_000]
+GROWING_NODES = [10_000, 30_000, 100_000, 300_000]
+FIXED_NODES, FIXED_DEGREE = 20_000, 10
 
-CASES = {
-    "a": Size(32, 2_000, 19_000),
-    "b": Size(8, 10_000, 195_000),
-    "c": Size(1, 100_000, 1_000_000),
-    "d": Size(4, 20_000, 1_000_000),
-}
-QUICK = {name: Size(size.samples, size.nodes // 10, size.edges // 20) for name, size in CASES.items()}
-SHAPES = [(1, 16), (2, 8), (4, 8), (2, 32), (8, 16), (4, 32), (3, 20), (16, 4)]
-
-Calls = dict[str, tuple[Callable[[], Any], Callable[[], Any] | None]]
-
-
-class Identity(nn.Linear):
-    """A projection that does nothing, so that a layer is its kernel."""
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return tokens
-
-
-def problem(size: Size) -> tuple[EdgeLayout, tuple[Tensor, ...], Tensor]:
-    source, target = power_law_edges(size.nodes, size.edges)
-    layout = EdgeLayout(torch.stack([source, target]), size.nodes, size.nodes)
-    shape = (size.samples, size.nodes, size.heads, size.width)
-    tensors = tuple(torch.randn(shape).to(size.dtype).requires_grad_() for _ in range(3))
-    return layout, tensors, torch.randn(shape).to(size.dtype)
+OTHER_DTYPES = (torch.bfloat16, torch.float16, torch.float64)
 
 
-def calls(size: Size, peers: bool) -> Calls:
-    """Name to (forward without gradients, forward and backward)."""
-    layout, tensors, gradient = problem(size)
-    plain = tuple(tensor.detach() for tensor in tensors)
-    found: Calls = {}
-    if size.dtype == torch.float32:
-        found["floor"] = (
-            lambda: read_rows(plain[1], plain[2], layout.target_ptr, layout.source_int32),
-            None,
+Seconds = dict[str, list[float]]
+
+
+def floor_cells(floor: Seconds, kernel: Seconds) -> list[str]:
+    """Times of floor and kernel, and their ratios."""
+    ratios = [f"{ratio(kernel[what], floor[FORWARD]):.2f}" for what in WHATS]
+    return [spread(floor[FORWARD]), *(spread(kernel[what]) for what in WHATS), *ratios]
+
+
+FLOOR_HEADER = ["floor, ms", "forward, ms", "both, ms", "forward ÷ floor", "both ÷ floor"]
+
+
+def measure_peers(report: Report, options: argparse.Namespace) -> None:
+    for case in options.cases:
+        size = size_of(case, options.quick)
+        given = problem(size)
+        native = ours(given, NATIVE)
+        others, left_out = peers(given, options.chunk_size)
+        report.section(f"({case}) {size}: kernel alone")
+        compare(native, others, given.layout)
+        measure([native, *others], options.rounds, options.budget)
+        report.record_times([native, *others], size)
+        table = [
+            [
+                contestant.name,
+                *(spread(contestant.seconds[what]) for what in WHATS),
+                f"{len(contestant.seconds[BOTH])}",
+                *(f"{ratio(contestant.seconds[what], native.seconds[what]):.2f}" for what in WHATS),
+            ]
+            for contestant in (native, *others)
+        ]
+        table += [[name, *"–––––"] for name in left_out]
+        report.table(
+            ["kernel", "forward, ms", "both, ms", "rounds", "forward ÷ native", "both ÷ native"], table
         )
-
-    def ours(backend: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        def forward() -> Any:
-            with torch.no_grad():
-                return edge_attention(*plain, layout, backend=backend)[0]
-
-        def both() -> Any:
-            mixed = edge_attention(*tensors, layout, backend=backend)[0]
-            return torch.autograd.grad(mixed, tensors, gradient)
-
-        return forward, both
-
-    found["native"] = ours("native")
-    if not peers:
-        return found
-    found["torch"] = ours("torch")
-    if version_of("kpnn2"):
-        import kpnn2
-
-        embed = size.heads * size.width
-        edges = layout.edge_index
-        layer = kpnn2.PackedMultiheadAttention(
-            edges[0], edges[1], size.nodes, size.nodes, embed, size.heads, bias=False
-        )
-        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            setattr(layer, name, Identity(embed, embed, bias=False))
-        flat = tuple(tensor.detach().flatten(2).requires_grad_() for tensor in tensors)
-        expected, found_by_kpnn2 = found["native"][0](), layer(*flat)[0].unflatten(-1, (size.heads, -1))
-        torch.testing.assert_close(found_by_kpnn2, expected, rtol=1e-3, atol=1e-4)
-
-        def forward() -> Any:
-            with torch.no_grad():
-                return layer(*flat)[0]
-
-        found["kpnn2"] = (
-            forward,
-            lambda: torch.autograd.grad(layer(*flat)[0], flat, gradient.flatten(2)),
-        )
-    return found
+        report.say_left_out(left_out)
 
 
-def seconds(call: Callable[[], Any]) -> float:
-    begun = time.perf_counter()
-    call()
-    return time.perf_counter() - begun
+def measure_floor(report: Report, options: argparse.Namespace) -> None:
+    """Apart from the peers, which leave caches and memory in no comparable state."""
+    report.section("Native kernel over the floor")
+    rows = []
+    for case in options.cases:
+        size = size_of(case, options.quick)
+        given = problem(size)
+        pair = [floor(given), ours(given, NATIVE)]
+        measure(pair, options.rounds, options.budget)
+        report.record_times(pair, size)
+        rows.append([f"({case}) {size}", *floor_cells(*(contestant.seconds for contestant in pair))])
+    report.table(["case", *FLOOR_HEADER], rows)
 
 
-def measure(found: Calls, rounds: int) -> dict[str, tuple[list[float], list[float]]]:
-    """Seconds of every round by name: forward, forward and backward."""
-    for forward, both in found.values():
-        forward()
-        if both:
-            both()
-    times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in found}
-    for _ in range(rounds):
-        for name, (forward, both) in found.items():
-            times[name][0].append(seconds(forward))
-            if both:
-                times[name][1].append(seconds(both))
-    return times
+def fit(sizes: Sequence[Size], seconds: Sequence[float]) -> tuple[float, float, float]:
+    """Seconds a node and an edge by least squares of relative errors, and the largest of these."""
+    times = np.array(seconds)
+    counts = np.array([[size.nodes, size.edges] for size in sizes], dtype=np.float64) / times[:, None]
+    costs, *_ = np.linalg.lstsq(counts, np.ones(len(times)), rcond=None)
+    return costs[0], costs[1], float(np.abs(counts @ costs - 1.0).max())
 
 
-def over(numerator: list[float], denominator: list[float]) -> float:
-    return median(a / b for a, b in zip(numerator, denominator, strict=True))
+def measure_growth(report: Report, options: argparse.Namespace) -> None:
+    shrink = 10 if options.quick else 1
+    sizes = [Size(1, FIXED_NODES // shrink, edges // shrink) for edges in GROWING_EDGES]
+    sizes += [Size(1, nodes // shrink, FIXED_DEGREE * nodes // shrink) for nodes in GROWING_NODES]
+    # A tenth of the nodes has room for a hundredth of the edges.
+    sizes = [size for size in sizes if size.edges <= size.nodes**2 // 8]
+    report.section("Growth with edges and nodes, one sample")
+    found = []
+    for size in sizes:
+        given = problem(size)
+        pair = [floor(given), ours(given, NATIVE)]
+        measure(pair, options.rounds, options.budget)
+        report.record_times(pair, size)
+        found.append([contestant.seconds for contestant in pair])
+    ratios = {what: [ratio(kernel[what], base[FORWARD]) for base, kernel in found] for what in WHATS}
+    rows = []
+    for i, (size, (base, kernel)) in enumerate(zip(sizes, found, strict=True)):
+        cells = floor_cells(base, kernel)
+        off = [f"{100 * (ratios[what][i] / median(ratios[what]) - 1):+.1f}" for what in WHATS]
+        rows.append([f"{size.nodes:,} × {size.edges:,}", *cells[:4], off[0], cells[4], off[1]])
+    header = ["nodes × edges", *FLOOR_HEADER[:4], "off the median, %", FLOOR_HEADER[4], "off the median, %"]
+    report.table(header, rows)
+    medians = {
+        FLOOR: [median(base[FORWARD]) for base, _ in found],
+        **{what: [median(kernel[what]) for _, kernel in found] for what in WHATS},
+    }
+    rows = []
+    for name, seconds in medians.items():
+        node, edge, off_by = fit(sizes, seconds)
+        rows.append([name, f"{1e9 * node:.1f}", f"{1e9 * edge:.2f}", f"{100 * off_by:.1f}"])
+    report.say("Time = a · nodes + b · edges, by least squares of the relative errors over all rows:")
+    report.table(["", "a, ns a node", "b, ns an edge", "largest deviation, %"], rows)
 
 
-def one_row(name: str, size: Size, times: dict[str, tuple[list[float], list[float]]]) -> list[str]:
-    floor, (forward, both) = times["floor"][0], times["native"]
-    return [
-        name,
-        f"{size.samples} × {size.nodes:,} × {size.edges:,}",
-        f"{median(floor) * 1e3:.1f}",
-        f"{median(forward) * 1e3:.1f}",
-        f"{median(both) * 1e3:.1f}",
-        f"{over(forward, floor):.2f}",
-        f"{over(both, floor):.2f}",
+def lines(size: Size) -> int:
+    """Whole cache lines of a row of all heads."""
+    return math.ceil(size.embed_dim * size.dtype.itemsize / CACHE_LINE)
+
+
+def measure_shapes(report: Report, options: argparse.Namespace) -> None:
+    size = size_of("b", options.quick)
+    report.section(f"Heads and head sizes, {size}")
+    main = ours(problem(size), NATIVE, name="main")
+    rows = []
+    for heads, width in (*SHAPES, *REPORTED_SHAPES):
+        shape = size._replace(heads=heads, width=width)
+        given = problem(shape)
+        main.seconds = {}
+        base, kernel = floor(given), ours(given, NATIVE)
+        measure([base, kernel, main], options.rounds, options.budget)
+        report.record_times([base, kernel], shape)
+        report.record(f"main shape beside {heads} × {width}", size, seconds=main.seconds)
+        rates = [
+            f"{lines(shape) / lines(size) * ratio(main.seconds[what], kernel.seconds[what]):.2f}"
+            for what in WHATS
+        ]
+        name = f"{heads} × {width}" + (", reported only" if (heads, width) in REPORTED_SHAPES else "")
+        rows.append([name, f"{lines(shape)}", *floor_cells(base.seconds, kernel.seconds), *rates])
+    header = [
+        "heads × head size",
+        "lines a row",
+        *FLOOR_HEADER,
+        "forward rate ÷ main's",
+        "both rate ÷ main's",
     ]
+    report.table(header, rows)
+    report.say(
+        f"A rate is edges · lines ÷ time, lines being the whole {CACHE_LINE}-byte lines of a row; the main "
+        f"shape is {size.heads} × {size.width}, measured in turns with each."
+    )
+
+
+def measure_dtypes(report: Report, options: argparse.Namespace) -> None:
+    report.section("Dtypes")
+    rows = []
+    for case in options.cases:
+        size = size_of(case, options.quick)
+        given = problem(size)
+        base, single = floor(given), ours(given, NATIVE, name="float32")
+        others = [
+            ours(problem(size._replace(dtype=dtype)), NATIVE, name=str(dtype).removeprefix("torch."))
+            for dtype in OTHER_DTYPES
+        ]
+        measure([base, single, *others], options.rounds, options.budget)
+        report.record_times([base, single], size)
+        for contestant, dtype in zip(others, OTHER_DTYPES, strict=True):
+            report.record_times([contestant], size._replace(dtype=dtype))
+        for contestant in (single, *others):
+            times = contestant.seconds
+            ratios = [ratio(times[what], single.seconds[what]) for what in WHATS]
+            cells = floor_cells(base.seconds, times)[1:]
+            rows.append([f"({case}), {contestant.name}", *cells, *(f"{value:.2f}" for value in ratios)])
+    header = ["case", *FLOOR_HEADER[1:], "forward ÷ float32", "both ÷ float32"]
+    report.table(header, rows)
+    report.say("The floor is that of float32 rows throughout.")
+
+
+def measure_threads(report: Report, options: argparse.Namespace) -> None:
+    most = torch.get_num_threads()
+    if most == 1:
+        return
+    counts = [*(2**power for power in range(most.bit_length()) if 2**power < most), most]
+    report.section("Threads")
+    rows = []
+    for case in options.cases:
+        size = size_of(case, options.quick)
+        given = problem(size)
+        every = {}
+        for count in counts:
+            base, kernel = floor(given), ours(given, NATIVE)
+            calls = {FLOOR: base.calls[FORWARD], **kernel.calls}
+            every[count] = Contestant(f"{count} threads", calls, before=partial(use_threads, count))
+        measure(list(every.values()), options.rounds, options.budget)
+        torch.set_num_threads(most)
+        report.record_times(list(every.values()), size)
+        for count in counts[1:]:
+            one, several = every[1].seconds, every[count].seconds
+            gains = [ratio(one[what], several[what]) for what in (FLOOR, *WHATS)]
+            rows.append([f"({case}), 1 → {count}", *(f"{gain:.2f}" for gain in gains)])
+    report.table(["case, threads", "floor, times faster", "forward", "both"], rows)
+
+
+def use_threads(count: int) -> None:
+    torch.set_num_threads(count)
+    torch.zeros(1 << 20).sum()  # the first parallel loop makes or ends threads
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--quick", action="store_true", help="small sizes")
-    parser.add_argument("--scaling", action="store_true", help="growth with edges, nodes and threads; shapes")
-    parser.add_argument("--json", type=Path, help="also write every measurement to this file")
-    options = parser.parse_args()
-    if not backends()["native"].available:
-        raise SystemExit(f"Nothing to measure: {backends()['native'].reason}.")
-    print(f"{environment()}, kernel level {library().pk_level().decode()}\n")
-    record: dict[str, Any] = {"environment": environment()}
-
-    header = ["case", "samples × nodes × edges", "floor, ms", "forward, ms", "both, ms", "forward ÷ floor",
-              "both ÷ floor"]  # fmt: skip
-    rows, peers = [], []
-    for name in options.cases:
-        size = (QUICK if options.quick else CASES)[name]
-        times = measure(calls(size, peers=True), options.rounds)
-        record[name] = times
-        rows.append(one_row(name, size, times))
-        for peer in ("torch", "kpnn2"):
-            if peer in times:
-                forward, both = times[peer]
-                peers.append(
-                    [f"{name}, {peer}", f"{median(forward) * 1e3:.0f}", f"{median(both) * 1e3:.0f}",
-                     f"{over(forward, times['native'][0]):.0f}", f"{over(both, times['native'][1]):.0f}"]
-                )  # fmt: skip
-    print(markdown_table(header, rows), "\n")
-    print(markdown_table(["peer", "forward, ms", "both, ms", "forward ÷ native", "both ÷ native"], peers))
-
-    if options.scaling:
-        rows, scale = [], 10 if options.quick else 1
-        grid = [
-            Size(1, 20_000 // scale, edges // scale) for edges in (100_000, 300_000, 1_000_000, 3_000_000)
-        ]
-        grid += [Size(1, nodes // scale, 10 * nodes // scale) for nodes in (30_000, 100_000, 300_000)]
-        for size in grid:
-            rows.append(one_row("growth", size, measure(calls(size, peers=False), options.rounds)))
-        for heads, width in SHAPES:
-            size = Size(8, 10_000 // scale, 195_000 // scale, heads, width)
-            rows.append(
-                one_row(f"{heads} × {width}", size, measure(calls(size, peers=False), options.rounds))
-            )
-        print("\n" + markdown_table(header, rows))
-        size, threads = (QUICK if options.quick else CASES)["b"], torch.get_num_threads()
-        single, several = calls(size, peers=False)["native"], {}
-        for count in sorted({1, threads}):
-            torch.set_num_threads(count)
-            several[count] = measure({"native": single}, options.rounds)["native"]
-        gains = [over(several[1][i], several[threads][i]) for i in (0, 1)]
-        print(f"\n1 → {threads} threads on (b): forward {gains[0]:.2f}×, both {gains[1]:.2f}×")
-        halves = [measure(calls(size._replace(dtype=t), False), options.rounds)["native"] for t in
-                  (torch.bfloat16, torch.float32)]  # fmt: skip
-        ratios = [median(halves[0][i]) / median(halves[1][i]) for i in (0, 1)]
-        print(f"bfloat16 ÷ float32 on (b): forward {ratios[0]:.2f}, both {ratios[1]:.2f}")
-    if options.json:
-        options.json.write_text(json.dumps(record, indent=1))
+    parser = argument_parser(__doc__)
+    add_case_options(parser, default=list(CASES))
+    add_timing_options(parser, rounds=9)
+    parser.add_argument("--scaling", action="store_true", help="also growth, threads, shapes and dtypes")
+    parser.add_argument("--no-peers", action="store_true", help="leave the peers out")
+    options = parse(parser)
+    if not backends()[NATIVE].available:
+        raise SystemExit(f"Nothing to measure: {backends()[NATIVE].reason}.")
+    report = Report("kernel", options)
+    scaling = [measure_growth, measure_shapes, measure_dtypes, measure_threads] if options.scaling else []
+    for part in [*([] if options.no_peers else [measure_peers]), measure_floor, *scaling]:
+        part(report, options)
+    report.write(options.json)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Peak memory of one training step, all edges at once and in chunks.
+"""Peak memory of a training step and of inference, of a whole layer.
 
-Every case runs in a process of its own: it builds the layer and its input, warms up imports
+Every layer runs in a process of its own: it builds the layer and its input, warms up imports
 and thread pools with a small layer, returns free memory to the system, reads the resident
-memory, runs one forward and backward pass and prints the peak above that. Linux only, since
+memory, runs one forward and backward pass and prints the peak above that, then the same for
+one forward pass without gradients. Linux only, since
 resident memory is read from /proc.
 """
 
@@ -23,17 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import (
-    environment,
-    markdown_table,
-    power_law_edges,
-    skipped_backends,
-    usable_backends,
-    version_of,
-)
-from torch import nn
-
-from pyg_kpnn import PackedMultiheadAttention
+from common import CASES, INFERENCE, TRAINING, Report, Size, add_case_options, argument_parser, parse, size_of
+from layers import CHUNKED, candidates, our_layer
+from torch import Tensor, nn
 
 MIB = 2**20
 
@@ -87,110 +80,124 @@ def watch_peak(found: dict[str, Any]) -> Iterator[None]:
         found["peak"] = max(*samples, resident())
 
 
-def build(case: dict[str, Any], num_nodes: int, num_edges: int) -> nn.Module:
-    source, target = power_law_edges(num_nodes, num_edges)
-    sizes = (source, target, num_nodes, num_nodes, case["embed_dim"], case["num_heads"])
-    if case["backend"] == "kpnn2":
-        import kpnn2
-
-        return kpnn2.PackedMultiheadAttention(*sizes, chunk_size=case["chunk_size"])
-    layer = PackedMultiheadAttention(*sizes, chunk_size=case["chunk_size"])
-    layer.backend = case["backend"]
-    return layer
+def build(name: str, size: Size, chunk_size: int) -> nn.Module:
+    return candidates(size, chunk_size)[0][name](our_layer(size))
 
 
-def step(layer: nn.Module, tokens: torch.Tensor) -> None:
-    output, _ = layer(tokens, tokens, tokens)
-    output.square().mean().backward()
+def train(layer: nn.Module, tokens: Tensor) -> None:
+    layer(tokens).square().mean().backward()
 
 
-def run_case(case: dict[str, Any]) -> dict[str, Any]:
-    layer = build(case, case["nodes"], case["edges"])
-    tokens = torch.randn(1, case["nodes"], case["embed_dim"], requires_grad=True)
-    small = build(case, 50, 200)
-    step(small, torch.randn(1, 50, case["embed_dim"], requires_grad=True))
-    del small
+def infer(layer: nn.Module, tokens: Tensor) -> None:
+    layer.eval()
+    with torch.no_grad():
+        layer(tokens)
+
+
+# The training step first: what it leaves behind is freed before inference, not the other way round.
+CALLS = {TRAINING: train, INFERENCE: infer}
+
+
+def random_tokens(size: Size) -> Tensor:
+    return torch.randn(size.samples, size.nodes, size.embed_dim, requires_grad=True)
+
+
+def settle() -> None:
+    """Return free memory to the system; pages that malloc keeps would hide part of what is measured."""
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):
-        # Pages that construction freed and malloc kept would hide part of the step's memory.
         ctypes.CDLL(None).malloc_trim(0)
-    found: dict[str, Any] = {}
-    base = resident()
-    start = time.perf_counter()
-    with watch_peak(found):
-        step(layer, tokens)
-    found["seconds"] = time.perf_counter() - start
-    return {**case, **found, "base": base, "extra": found["peak"] - base}
 
 
-def in_own_process(case: dict[str, Any]) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--case", json.dumps(case)]
+def run_alone(name: str, samples: int, nodes: int, edges: int, chunk_size: int) -> dict[str, dict[str, Any]]:
+    """Measure one layer in this process, where nothing else has run."""
+    size = Size(samples, nodes, edges)
+    layer = build(name, size, chunk_size)
+    # Small enough to leave no trace, and with edges for more than one chunk.
+    small = Size(size.samples, 50, 200)
+    warm = build(name, small, 100)
+    for call in CALLS.values():
+        call(warm, random_tokens(small))
+    del warm
+    tokens = random_tokens(size)
+    results = {}
+    for what, call in CALLS.items():
+        layer.zero_grad(set_to_none=True)
+        tokens.grad = None
+        settle()
+        found: dict[str, Any] = {"base": resident()}
+        begun = time.perf_counter()
+        with watch_peak(found):
+            call(layer, tokens)
+        found["call_seconds"] = time.perf_counter() - begun
+        found["extra"] = found["peak"] - found["base"]
+        results[what] = found
+    return results
+
+
+def in_own_process(name: str, size: Size, options: argparse.Namespace) -> dict[str, Any]:
+    alone = json.dumps([name, size.samples, size.nodes, size.edges, options.chunk_size])
+    command = [sys.executable, __file__, "--alone", alone]
+    if options.threads:
+        command += ["--threads", str(options.threads)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"The case {case} ended with status {done.returncode}; above is what it wrote.")
+        raise SystemExit(f"{name} ended with status {done.returncode}; above is what it wrote.")
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=20_000)
-    parser.add_argument("--edges", type=int, default=1_000_000)
-    parser.add_argument("--embed-dim", type=int, default=64)
-    parser.add_argument("--num-heads", type=int, default=4)
-    parser.add_argument("--chunk-size", type=int, default=65_536)
-    parser.add_argument("--backends", nargs="+", help="default: every usable one, and kpnn2 if installed")
-    parser.add_argument("--repeat", type=int, default=1, help="processes a case; the largest peak counts")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the size")
-    parser.add_argument("--json", type=Path, help="also write every measurement to this file")
-    parser.add_argument(
-        "--check", action="store_true", help="status 1 if a ratio of torch or scatter is above 1/3"
+def run_case(case: str, size: Size, report: Report, options: argparse.Namespace) -> float:
+    """Measure every layer and print the table; the largest share that chunks leave of our memory."""
+    report.section(f"({case}) {size}: peak memory")
+    edge_rows, dense = (4 * size.samples * n / MIB for n in (size.edges * size.embed_dim, size.nodes**2))
+    found, left_out = candidates(size, options.chunk_size)
+    peaks: dict[str, dict[str, float]] = {}
+    methods = set()
+    for name in found:
+        runs = [in_own_process(name, size, options) for _ in range(options.repeat)]
+        report.record(name, size, runs=runs)
+        peaks[name] = {what: max(run[what]["extra"] for run in runs) / MIB for what in CALLS}
+        methods |= {run[what]["method"] for run in runs for what in CALLS}
+    shares = {
+        name: peak[TRAINING] / at_once[TRAINING]
+        for name, peak in peaks.items()
+        if name.endswith(CHUNKED) and (at_once := peaks.get(name.removesuffix(CHUNKED)))
+    }
+    rows = []
+    for name, peak in peaks.items():
+        cells = [f"{peak[what]:,.0f}" for what in CALLS]
+        factors = [f"{peak[what] / peaks['ours'][what]:.2f}" for what in CALLS]
+        share = f"{shares[name]:.3f}" if name in shares else "–"
+        rows.append([name, cells[0], factors[0], share, cells[1], factors[1]])
+    rows += [[name, *"–––––"] for name in left_out]
+    report.table(
+        ["layer", "training step, MiB", "÷ ours", "chunked ÷ at once", "inference, MiB", "÷ ours"], rows
     )
-    parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.case is not None:
-        print(json.dumps(run_case(options.case)))
+    report.say(
+        f"Read by {', '.join(sorted(methods))}; chunk_size={options.chunk_size:,}. A tensor of one row an "
+        f"edge has {edge_rows:,.0f} MiB, one of a number for every two nodes {dense:,.0f} MiB."
+    )
+    report.say_left_out(left_out)
+    return max((share for name, share in shares.items() if name.startswith("ours")), default=0.0)
+
+
+def main() -> None:
+    parser = argument_parser(__doc__)
+    add_case_options(parser, default=list(CASES))
+    parser.add_argument("--repeat", type=int, default=1, help="processes a layer; the largest peak counts")
+    parser.add_argument(
+        "--check", action="store_true", help="status 1 if chunks leave more than 1/3 of the memory of ours"
+    )
+    parser.add_argument("--alone", type=json.loads, help=argparse.SUPPRESS)
+    options = parse(parser)
+    if options.alone is not None:
+        print(json.dumps(run_alone(*options.alone)))
         return
     if not Path("/proc/self/statm").exists():
         raise SystemExit("This script reads resident memory from /proc, which is not there.")
-    shrink = 10 if options.quick else 1
-    nodes, edges, chunk = options.nodes // shrink, options.edges // shrink, options.chunk_size // shrink
-    peer = ["kpnn2"] if version_of("kpnn2") else []
-    backends = options.backends or [*usable_backends(), *peer]
-    print(environment())
-    print(
-        f"{nodes:,} nodes, {edges:,} edges, width {options.embed_dim}, {options.num_heads} heads, 1 sample, "
-        f"float32, chunk_size={chunk:,}; one E × d tensor has "
-        f"{edges * options.embed_dim * 4 / MIB:,.0f} MiB, one n × n tensor {nodes**2 * 4 / MIB:,.0f} MiB\n"
-    )
-    if options.backends is None:
-        for line in [*skipped_backends(), *([] if peer else ["skipped kpnn2: not installed"])]:
-            print(line + "\n")
-
-    results: list[dict[str, Any]] = []
-    rows, worst = [], 0.0
-    for backend in backends:
-        peaks = []
-        for chunk_size in (None, chunk):
-            case = {
-                "backend": backend,
-                "chunk_size": chunk_size,
-                "nodes": nodes,
-                "edges": edges,
-                "embed_dim": options.embed_dim,
-                "num_heads": options.num_heads,
-            }
-            runs = [in_own_process(case) for _ in range(options.repeat)]
-            results += runs
-            peaks.append(max(run["extra"] for run in runs))
-        ratio = peaks[1] / peaks[0]
-        if backend not in ("kpnn2", "native"):  # a peer; and one that gathers nothing that chunks could cut
-            worst = max(worst, ratio)
-        rows.append([backend, *(f"{peak / MIB:,.0f}" for peak in peaks), f"{ratio:.3f}"])
-    header = ["backend", "all edges at once, MiB", "in chunks, MiB", "chunked ÷ unchunked"]
-    print(markdown_table(header, rows))
-    print(f"\nread by: {', '.join(sorted({result['method'] for result in results}))}")
-    if options.json:
-        options.json.write_text(json.dumps({"environment": environment(), "results": results}, indent=1))
+    report = Report("memory", options)
+    worst = max(run_case(case, size_of(case, options.quick), report, options) for case in options.cases)
+    report.write(options.json)
     if options.check and worst > 1 / 3:
         raise SystemExit(f"A chunked step takes {worst:.3f} of the unchunked one's memory, more than 1/3.")
 

@@ -8,8 +8,7 @@
 #define PK_DECLARE(LEVEL)                                                                              \
     namespace LEVEL {                                                                                  \
     int forward(const pk_problem *, void *, void *, void *);                                           \
-    int backward(const pk_problem *, const void *, const void *, const void *, void *, void *, void *, \
-                 void *);                                                                              \
+    int backward(const pk_problem *, const pk_gradients *);                                            \
     int read_rows(const pk_problem *, void *);                                                         \
     }
 
@@ -42,8 +41,9 @@ Level choose() {
          __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"),
          pk_avx512::forward, pk_avx512::backward, pk_avx512::read_rows},
-        {"avx2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"), pk_avx2::forward,
-         pk_avx2::backward, pk_avx2::read_rows},
+        {"avx2",
+         __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"),
+         pk_avx2::forward, pk_avx2::backward, pk_avx2::read_rows},
 #endif
         {kBaseline, true, pk_baseline::forward, pk_baseline::backward, pk_baseline::read_rows},
     };
@@ -64,9 +64,8 @@ extern "C" {
 int pk_forward(const pk_problem *problem, void *mixed, void *norm, void *weights) {
     return kLevel.forward(problem, mixed, norm, weights);
 }
-int pk_backward(const pk_problem *problem, const void *mixed, const void *norm, const void *grad,
-                void *grad_query, void *grad_key, void *grad_value, void *grad_bias) {
-    return kLevel.backward(problem, mixed, norm, grad, grad_query, grad_key, grad_value, grad_bias);
+int pk_backward(const pk_problem *problem, const pk_gradients *gradients) {
+    return kLevel.backward(problem, gradients);
 }
 int pk_read_rows(const pk_problem *problem, void *sums) { return kLevel.read_rows(problem, sums); }
 const char *pk_level(void) { return kLevel.name; }

@@ -32,6 +32,9 @@ typedef struct {
     const int64_t *target_ptr;  /* (targets + 1) */
     const int32_t *source;      /* (edges), sorted order */
     const int64_t *position;    /* (edges), the caller's position of each sorted edge */
+    const int64_t *source_ptr;  /* (sources + 1), sorted edges by source, or null: */
+    const int64_t *by_source;   /* (edges) their numbers, */
+    const int64_t *target_by_source; /* (edges) their targets */
     const void *bias;           /* (B or 1, E, H or 1), caller's order, or null */
     int64_t bias_batch, bias_edge, bias_head; /* strides in elements, 0 where shared */
     const uint8_t *key_mask;    /* (B, sources), nonzero = ignore, or null */
@@ -40,13 +43,18 @@ typedef struct {
     double drop_scale;          /* 1 / (1 - p) */
 } pk_problem;
 
-/* mixed (B, T, H, d), norm (B, T, 2, H): maximum and inverse sum of each softmax, weights (B, E, H) in the caller's order or null. */
+/* mixed (B, T, H, d), norm (B, T, 2, H): maximum and inverse sum of each softmax, weights (B, E, H)
+ * in the caller's order or null. */
 PK_API int pk_forward(const pk_problem *problem, void *mixed, void *norm, void *weights);
 
-/* grad (B, T, H, d) and mixed, contiguous; gradients contiguous in the shapes of their inputs,
- * grad_bias (B, E, H) in the caller's order or null. */
-PK_API int pk_backward(const pk_problem *problem, const void *mixed, const void *norm, const void *grad,
-                void *grad_query, void *grad_key, void *grad_value, void *grad_bias);
+/* What backward reads, mixed and norm as forward left them and grad (B, T, H, d), contiguous; and
+ * what it writes, contiguous in the shapes of the inputs, grad_bias (B, E, H) in the caller's order
+ * or null. */
+typedef struct {
+    const void *mixed, *norm, *grad;
+    void *grad_query, *grad_key, *grad_value, *grad_bias;
+} pk_gradients;
+PK_API int pk_backward(const pk_problem *problem, const pk_gradients *gradients);
 
 /* Read every edge's key and value row once, in the order of the forward pass (float32 only), one
  * sum (B, T) a target: the floor that benchmarks measure against. */

@@ -85,7 +85,8 @@ def _inputs(
 ) -> NativeInputs:
     layout = options.layout
     order = (layout.target_ptr, layout.source_int32, layout.by_target)
-    return NativeInputs(query, key, value, bias, key_mask, seed, *order, options.dropout_p)
+    back = (layout.source_ptr, layout.by_source, layout.target_by_source)
+    return NativeInputs(query, key, value, bias, key_mask, seed, *order, *back, options.dropout_p)
 
 
 class _Terms(NamedTuple):
@@ -244,7 +245,8 @@ def _as_inputs(
 # Schemas are written out: what torch reads off annotations differs between its versions.
 _ARGUMENTS = (
     "Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? key_mask, Tensor? seed, "
-    "Tensor target_ptr, Tensor source, Tensor position, float dropout_p"
+    "Tensor target_ptr, Tensor source, Tensor position, "
+    "Tensor source_ptr, Tensor by_source, Tensor target_by_source, float dropout_p"
 )
 
 
@@ -298,7 +300,7 @@ def _differentiate_operator(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[T
     *tensors, mixed, norm = ctx.saved_tensors
     grads = torch.ops.pyg_kpnn.edge_attention_backward(*tensors, ctx.dropout_p, mixed, norm, grad)
     grad_bias = None if tensors[3] is None else grads[3]
-    return (*grads[:3], grad_bias, *(None,) * 6)
+    return (*grads[:3], grad_bias, *(None,) * 9)
 
 
 _operator.register_autograd(_differentiate_operator, setup_context=_setup_operator)

@@ -47,6 +47,9 @@ class _Problem(ctypes.Structure):  # pk_problem in csrc/edge_attention.h
         ("target_ptr", ctypes.c_void_p),
         ("source", ctypes.c_void_p),
         ("position", ctypes.c_void_p),
+        ("source_ptr", ctypes.c_void_p),
+        ("by_source", ctypes.c_void_p),
+        ("target_by_source", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("bias_batch", "bias_edge", "bias_head")),
         ("key_mask", ctypes.c_void_p),
@@ -54,6 +57,13 @@ class _Problem(ctypes.Structure):  # pk_problem in csrc/edge_attention.h
         ("drop_high", ctypes.c_uint32),
         ("drop_below", ctypes.c_uint32),
         ("drop_scale", ctypes.c_double),
+    ]
+
+
+class _Gradients(ctypes.Structure):  # pk_gradients
+    _fields_ = [
+        (name, ctypes.c_void_p)
+        for name in ("mixed", "norm", "grad", "grad_query", "grad_key", "grad_value", "grad_bias")
     ]
 
 
@@ -105,6 +115,9 @@ def _accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+_INDICES = ("target_ptr", "source", "position", "source_ptr", "by_source", "target_by_source")
+
+
 class NativeInputs(NamedTuple):
     """What the kernel reads, in the order of the custom operators' arguments."""
 
@@ -117,33 +130,48 @@ class NativeInputs(NamedTuple):
     target_ptr: Tensor  # (T + 1,) int64
     source: Tensor  # (E,) int32, sorted order
     position: Tensor  # (E,) int64, the caller's position of each sorted edge
+    source_ptr: Tensor  # (S + 1,) int64
+    by_source: Tensor  # (E,) int64, sorted edges by source
+    target_by_source: Tensor  # (E,) int64
     dropout_p: float
 
 
+def _padded_width(channels: int) -> int:
+    """Width at which the kernel reads heads: 3, 5, 6 and 7 are rounded up to what vectors hold."""
+    return 1 << (channels - 1).bit_length() if 2 < channels < 8 else channels
+
+
+def _widen(tensor: Tensor, width: int) -> Tensor:
+    more = width - tensor.shape[-1]
+    return torch.nn.functional.pad(tensor, (0, more)) if more else tensor
+
+
+def _narrow(tensor: Tensor, width: int) -> Tensor:
+    return tensor if tensor.shape[-1] == width else tensor[..., :width].contiguous()
+
+
 def _problem(inputs: NativeInputs) -> tuple[_Problem, list[Tensor | None]]:
-    """The struct, and the tensors it points into, which have to outlive the call."""
-    query, key, value, bias, key_mask, seed, target_ptr, source, position, dropout_p = inputs
-    query, key, value = _rows(query), _rows(key), _rows(value)
-    if key_mask is not None:
-        key_mask = key_mask.contiguous()
-    batch, targets, heads, channels = query.shape
+    """The struct, and the tensors made for it, which have to outlive the call."""
+    width = _padded_width(inputs.query.shape[-1])
+    query, key, value = (_rows(_widen(tensor, width)) for tensor in inputs[:3])
+    bias, seed, dropout_p = inputs.bias, inputs.seed, inputs.dropout_p
+    key_mask = None if inputs.key_mask is None else inputs.key_mask.contiguous()
+    batch, targets, heads, channels = inputs.query.shape
     problem = _Problem(
         batch=batch,
         targets=targets,
         sources=key.shape[1],
-        edges=source.numel(),
+        edges=inputs.source.numel(),
         heads=heads,
-        channels=channels,
+        channels=width,
         dtype=NATIVE_DTYPES[query.dtype],
         threads=torch.get_num_threads(),
         scale=channels**-0.5,
         query=_strided(query),
         key=_strided(key),
         value=_strided(value),
-        target_ptr=_pointer(target_ptr),
-        source=_pointer(source),
-        position=_pointer(position),
         key_mask=_pointer(key_mask),
+        **{name: _pointer(getattr(inputs, name)) for name in _INDICES},
     )
     if bias is not None:
         problem.bias = _pointer(bias)
@@ -153,7 +181,7 @@ def _problem(inputs: NativeInputs) -> tuple[_Problem, list[Tensor | None]]:
         problem.drop_low, problem.drop_high = number & 0xFFFFFFFF, (number >> 32) & 0xFFFFFFFF
         problem.drop_below = round(dropout_p * 2**24)
         problem.drop_scale = 1.0 / (1.0 - dropout_p) if dropout_p < 1.0 else 0.0
-    return problem, [query, key, value, bias, key_mask, target_ptr, source, position]
+    return problem, [query, key, value, key_mask]
 
 
 def native_forward(inputs: NativeInputs, need_weights: bool) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -163,16 +191,16 @@ def native_forward(inputs: NativeInputs, need_weights: bool) -> tuple[Tensor, Te
     for float64.
     """
     problem, alive = _problem(inputs)
-    query, source = inputs.query, inputs.source
+    query = inputs.query
     dtype = _accumulator(query.dtype)
     batch, targets, heads, channels = query.shape
-    mixed = query.new_empty(batch, targets, heads, channels, dtype=dtype)
+    mixed = query.new_empty(batch, targets, heads, problem.channels, dtype=dtype)
     norm = query.new_empty(batch, targets, 2, heads, dtype=dtype)
-    weights = query.new_empty(batch, source.numel(), heads, dtype=dtype) if need_weights else None
+    weights = query.new_empty(batch, problem.edges, heads, dtype=dtype) if need_weights else None
     failed = library().pk_forward(ctypes.byref(problem), _pointer(mixed), _pointer(norm), _pointer(weights))
     assert not failed
     del alive
-    return mixed, norm, weights
+    return _narrow(mixed, channels), norm, weights
 
 
 def native_backward(
@@ -180,25 +208,26 @@ def native_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of query, key, value and, if there is one, bias; contiguous, in the results' dtype."""
     problem, alive = _problem(inputs)
+    channels, width = inputs.query.shape[-1], problem.channels
     dtype = _accumulator(inputs.query.dtype)
+    mixed, grad = (_widen(tensor.to(dtype), width).contiguous() for tensor in (mixed, grad))
+    results = [tensor.new_empty(*tensor.shape[:-1], width, dtype=dtype) for tensor in inputs[:3]]
     bias = inputs.bias
-    grad = grad.to(dtype).contiguous()
-    results = [tensor.new_empty(tensor.shape, dtype=dtype) for tensor in inputs[:3]]
     grad_bias = None if bias is None else bias.new_empty(bias.shape, dtype=dtype)
-    failed = library().pk_backward(
-        ctypes.byref(problem),
-        *(_pointer(tensor) for tensor in (mixed, norm, grad, *results, grad_bias)),
-    )
+    gradients = _Gradients(*(_pointer(tensor) for tensor in (mixed, norm, grad, *results, grad_bias)))
+    failed = library().pk_backward(ctypes.byref(problem), ctypes.byref(gradients))
     assert not failed
     del alive
-    return results[0], results[1], results[2], grad_bias
+    grad_query, grad_key, grad_value = (_narrow(tensor, channels) for tensor in results)
+    return grad_query, grad_key, grad_value, grad_bias
 
 
 def read_rows(key: Tensor, value: Tensor, target_ptr: Tensor, source: Tensor) -> Tensor:
     """Sums (B, T) over the key and value rows of each target's edges, read once: a floor to measure by."""
     targets = target_ptr.numel() - 1
-    query = key.new_zeros(key.shape[0], targets, *key.shape[2:])
-    inputs = NativeInputs(query, key, value, None, None, None, target_ptr, source, source, 0.0)
+    query = key.new_empty(1, 1, *key.shape[2:]).expand(key.shape[0], targets, -1, -1)  # not read
+    order = (target_ptr, source, source, source, source, source)
+    inputs = NativeInputs(query, key, value, None, None, None, *order, 0.0)
     problem, alive = _problem(inputs)
     sums = key.new_empty(key.shape[0], targets)
     failed = library().pk_read_rows(ctypes.byref(problem), _pointer(sums))

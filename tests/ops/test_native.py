@@ -15,7 +15,9 @@ from pyg_kpnn.ops.native_library import native_missing
 
 pytestmark = pytest.mark.skipif(native_missing() is not None, reason="the native library is not built")
 
-SHAPES = [(4, 16), (1, 16), (2, 32), (8, 16), (3, 7), (1, 1), (5, 2), (4, 4), (12, 24), (16, 3), (33, 5)]
+SHAPES = [(4, 16), (1, 16), (2, 32), (8, 16), (3, 7), (1, 1), (12, 24), (16, 3), (33, 5)]
+# several heads in a vector, rows that vectors divide and rows that they do not
+NARROW = [(5, 2), (4, 4), (8, 2), (16, 1), (16, 4), (17, 1), (19, 2), (7, 4), (1, 4), (6, 3)]
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 
 
@@ -44,7 +46,7 @@ def off(found, expected):
 
 @pytest.mark.parametrize("full", [False, True], ids=["plain", "bias_mask_dropout"])
 @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
-@pytest.mark.parametrize(("heads", "width"), SHAPES)
+@pytest.mark.parametrize(("heads", "width"), SHAPES + NARROW)
 def test_agrees_with_the_reference(heads, width, dtype, full):
     layout, tensors, bias, mask, grad = problem(heads, width, dtype)
     options = {"bias": bias, "key_mask": mask, "dropout_p": 0.3, "dropout_seed": torch.tensor(2**40 + 3)}
@@ -64,10 +66,11 @@ def test_agrees_with_the_reference(heads, width, dtype, full):
         assert off(mine, theirs) < TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("shape", [(4, 16), (3, 20), (8, 2), (5, 4)])
 @pytest.mark.parametrize(("edges", "hub"), [(1, False), (30_000, False), (30_000, True)])
-def test_few_and_very_many_edges_into_a_target(edges, hub):
+def test_few_and_very_many_edges_into_a_target(edges, hub, shape):
     # above 8,192 edges a target is worked on in parts, which are put together in their order
-    layout, tensors, bias, mask, grad = problem(4, 16, torch.float32, targets=3, edges=edges, hub=hub)
+    layout, tensors, bias, mask, grad = problem(*shape, torch.float32, targets=3, edges=edges, hub=hub)
     results = {}
     for backend in ("native", "torch"):
         mixed, weights = edge_attention(
@@ -79,12 +82,12 @@ def test_few_and_very_many_edges_into_a_target(edges, hub):
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3])
-@pytest.mark.parametrize("shape", [(4, 16), (3, 7), (1, 8)])
+@pytest.mark.parametrize("shape", [(4, 16), (3, 7), (1, 8), (5, 13), (16, 4), (8, 2), (19, 2)])
 def test_same_bits_on_any_number_of_threads(shape, batch):
     layout, tensors, bias, mask, grad = problem(*shape, torch.float32, batch=batch, edges=20_000, targets=5)
     before, runs = torch.get_num_threads(), []
     try:
-        for threads in (1, 2, 3, 4):
+        for threads in (1, 2, 3, 4, 64):  # 64: more than samples and heads, which changes how backward is cut
             torch.set_num_threads(threads)
             mixed = edge_attention(*tensors, layout, bias=bias, key_mask=mask, backend="native")[0]
             runs.append([mixed, *torch.autograd.grad(mixed, [*tensors, bias], grad)])
@@ -166,7 +169,9 @@ def test_operator_passes_opcheck(full):
     layout, tensors, bias, mask, _ = problem(2, 4, torch.float32)
     bias = bias.detach().expand(3, -1, -1).contiguous().requires_grad_()
     extra = (bias, mask, torch.tensor(5)) if full else (None, None, None)
-    arguments = (*tensors, *extra, layout.target_ptr, layout.source_int32, layout.by_target, 0.3 * full)
+    order = (layout.target_ptr, layout.source_int32, layout.by_target)
+    back = (layout.source_ptr, layout.by_source, layout.target_by_source)
+    arguments = (*tensors, *extra, *order, *back, 0.3 * full)
     results = torch.library.opcheck(torch.ops.pyg_kpnn.edge_attention.default, arguments)
     assert set(results.values()) == {"SUCCESS"}
 
@@ -218,7 +223,7 @@ def test_every_level_that_runs_here_agrees(level):
         "from pyg_kpnn.ops.native_library import library\n"
         "if library().pk_level().decode() != sys.argv[2]: print('skip'); sys.exit()\n"
         "for dtype in t.TOLERANCE:\n"
-        "    for heads, width in t.SHAPES:\n"
+        "    for heads, width in t.SHAPES + t.NARROW:\n"
         "        for full in (False, True):\n"
         "            t.test_agrees_with_the_reference(heads, width, dtype, full)\n"
         "print('agrees')\n"
