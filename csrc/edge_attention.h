@@ -48,11 +48,12 @@ typedef struct {
 PK_API int pk_forward(const pk_problem *problem, void *mixed, void *norm, void *weights);
 
 /* What backward reads, mixed and norm as forward left them and grad (B, T, H, d), contiguous; and
- * what it writes, contiguous in the shapes of the inputs, grad_bias (B, E, H) in the caller's order
- * or null. */
+ * what it writes: gradients in the shapes of the inputs, with contiguous heads and channels, `node`
+ * elements from one (sample, node) to the next; grad_bias (B, E, H) in the caller's order or null. */
 typedef struct {
     const void *mixed, *norm, *grad;
     void *grad_query, *grad_key, *grad_value, *grad_bias;
+    int64_t node;
 } pk_gradients;
 PK_API int pk_backward(const pk_problem *problem, const pk_gradients *gradients);
 

@@ -13,6 +13,7 @@ from ..checkpoint import AllOrNothing, FixedGraph
 from ..errors import PriorGraphError
 from ..ops import EdgeLayout
 from ..ops.precision import without_autocast
+from ..ops.unbind import unbind_three
 from ..prior import PriorGraph
 from .checks import flag, index_array, positive_int, probability
 from .edge_attention import AttentionSettings, EdgeAttention
@@ -417,7 +418,7 @@ class PackedMultiheadAttention(AttentionSettings, AllOrNothing, FixedGraph):
         weight = torch.cat([layer.weight for layer in layers])
         bias = None if self.q_proj.bias is None else torch.cat([layer.bias for layer in layers])
         together = nn.functional.linear(tokens, weight, bias)
-        return together.unflatten(-1, (3, self.num_heads, self.head_dim)).unbind(-3)
+        return unbind_three(together.unflatten(-1, (3, self.num_heads, self.head_dim)))
 
     def _check_tokens(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         for name, tokens in (("query", query), ("key", key), ("value", value)):

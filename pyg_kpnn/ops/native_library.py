@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ __all__ = [
     "native_forward",
     "native_missing",
     "read_rows",
+    "slices_of_one",
 ]
 
 NATIVE_DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
@@ -62,8 +64,9 @@ class _Problem(ctypes.Structure):  # pk_problem in csrc/edge_attention.h
 
 class _Gradients(ctypes.Structure):  # pk_gradients
     _fields_ = [
-        (name, ctypes.c_void_p)
-        for name in ("mixed", "norm", "grad", "grad_query", "grad_key", "grad_value", "grad_bias")
+        *((name, ctypes.c_void_p) for name in ("mixed", "norm", "grad")),
+        *((f"grad_{name}", ctypes.c_void_p) for name in ("query", "key", "value", "bias")),
+        ("node", ctypes.c_int64),
     ]
 
 
@@ -136,6 +139,21 @@ class NativeInputs(NamedTuple):
     dropout_p: float
 
 
+def slices_of_one(tensors: Sequence[Tensor]) -> bool:
+    """Whether three ``(B, N, H, d)`` tensors lie as ``unbind(2)`` of one contiguous ``(B, N, 3, H, d)``."""
+    first = tensors[0]
+    _, nodes, heads, width = first.shape
+    row = heads * width
+    strides = (3 * nodes * row, 3 * row, width, 1)
+    return all(
+        tensor.shape == first.shape
+        and tensor.stride() == strides
+        and tensor.data_ptr() == first.data_ptr() + i * row * first.element_size()
+        and tensor.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        for i, tensor in enumerate(tensors)
+    )
+
+
 def _padded_width(channels: int) -> int:
     """Width at which the kernel reads heads: 3, 5, 6 and 7 are rounded up to what vectors hold."""
     return 1 << (channels - 1).bit_length() if 2 < channels < 8 else channels
@@ -206,15 +224,23 @@ def native_forward(inputs: NativeInputs, need_weights: bool) -> tuple[Tensor, Te
 def native_backward(
     inputs: NativeInputs, mixed: Tensor, norm: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Gradients of query, key, value and, if there is one, bias; contiguous, in the results' dtype."""
+    """Gradients of query, key, value and, if there is one, bias, in the results' dtype.
+
+    Where query, key and value are slices of one tensor, so are their gradients; else they are contiguous.
+    """
     problem, alive = _problem(inputs)
     channels, width = inputs.query.shape[-1], problem.channels
     dtype = _accumulator(inputs.query.dtype)
     mixed, grad = (_widen(tensor.to(dtype), width).contiguous() for tensor in (mixed, grad))
-    results = [tensor.new_empty(*tensor.shape[:-1], width, dtype=dtype) for tensor in inputs[:3]]
+    if slices_of_one(inputs[:3]):
+        batch, nodes, heads, _ = inputs.query.shape
+        results = inputs.query.new_empty(batch, nodes, 3, heads, width, dtype=dtype).unbind(2)
+    else:
+        results = tuple(tensor.new_empty(*tensor.shape[:-1], width, dtype=dtype) for tensor in inputs[:3])
     bias = inputs.bias
     grad_bias = None if bias is None else bias.new_empty(bias.shape, dtype=dtype)
     gradients = _Gradients(*(_pointer(tensor) for tensor in (mixed, norm, grad, *results, grad_bias)))
+    gradients.node = results[0].stride(1)
     failed = library().pk_backward(ctypes.byref(problem), ctypes.byref(gradients))
     assert not failed
     del alive

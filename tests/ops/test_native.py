@@ -81,6 +81,14 @@ def test_few_and_very_many_edges_into_a_target(edges, hub, shape):
         torch.testing.assert_close(native, torch_, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize("shape", [(4, 16), (16, 4), (3, 20)])
+def test_large_outputs_that_are_written_past_the_caches(shape):
+    # 8 MiB of output and more
+    layout, tensors, bias, mask, _ = problem(*shape, torch.float32, batch=1, targets=40_000, sources=50, edges=9_000)
+    results = [edge_attention(*tensors, layout, key_mask=mask, backend=name)[0] for name in ("native", "torch")]
+    torch.testing.assert_close(*results, rtol=2e-4, atol=2e-5)
+
+
 @pytest.mark.parametrize("batch", [1, 2, 3])
 @pytest.mark.parametrize("shape", [(4, 16), (3, 7), (1, 8), (5, 13), (16, 4), (8, 2), (19, 2)])
 def test_same_bits_on_any_number_of_threads(shape, batch):
