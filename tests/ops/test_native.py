@@ -119,16 +119,21 @@ def test_large_scores_keep_their_digits():
     torch.testing.assert_close(grad.flatten(), torch.stack([-slope, slope, -slope, slope]))
 
 
-def test_views_are_read_where_they_lie():
-    layout, tensors, *_ = problem(4, 16, torch.float32)
+@pytest.mark.parametrize(("heads", "width"), [(4, 16), (8, 4)])
+def test_views_are_read_where_they_lie(heads, width):
+    layout, tensors, *_ = problem(heads, width, torch.float32)
     packed = torch.cat([t[:, :11].flatten(2) for t in tensors], -1)
     layout = EdgeLayout(layout.edge_index % 11, 11, 11)
-    views = [t.unflatten(-1, (4, 16)) for t in packed.split(64, -1)]
+    views = [t.unflatten(-1, (heads, width)) for t in packed.split(heads * width, -1)]
     assert not views[0].is_contiguous()
     expected = edge_attention(*(v.contiguous() for v in views), layout, backend="native")[0]
     assert torch.equal(edge_attention(*views, layout, backend="native")[0], expected)
     swapped = [t.transpose(2, 3).contiguous().transpose(2, 3) for t in views]  # channels not contiguous
     assert torch.equal(edge_attention(*swapped, layout, backend="native")[0], expected)
+    for changed in range(3):  # heads that do not lie side by side, of one of the three
+        apart = list(views)
+        apart[changed] = views[changed].transpose(1, 2).contiguous().transpose(1, 2)
+        torch.testing.assert_close(edge_attention(*apart, layout, backend="native")[0], expected)
     spread = [t[:1].expand(3, -1, -1, -1) for t in views]
     assert torch.equal(edge_attention(*spread, layout, backend="native")[0][2], expected[0])
 
