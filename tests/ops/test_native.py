@@ -84,8 +84,9 @@ def test_few_and_very_many_edges_into_a_target(edges, hub, shape):
 @pytest.mark.parametrize("shape", [(4, 16), (16, 4), (3, 20)])
 def test_large_outputs_that_are_written_past_the_caches(shape):
     # 8 MiB of output and more
-    layout, tensors, bias, mask, _ = problem(*shape, torch.float32, batch=1, targets=40_000, sources=50, edges=9_000)
-    results = [edge_attention(*tensors, layout, key_mask=mask, backend=name)[0] for name in ("native", "torch")]
+    size = {"batch": 1, "targets": 40_000, "sources": 50, "edges": 9_000}
+    layout, tensors, _, mask, _ = problem(*shape, torch.float32, **size)
+    results = [edge_attention(*tensors, layout, key_mask=mask, backend=b)[0] for b in ("native", "torch")]
     torch.testing.assert_close(*results, rtol=2e-4, atol=2e-5)
 
 
