@@ -22,13 +22,15 @@ _LAZY = {
     "read_edgelist": "pyg_kpnn.prior",
     "backends": "pyg_kpnn.ops",
     "load_checkpoint": "pyg_kpnn.checkpoint",
+    "AttentionJetMLP": "pyg_kpnn.nn",
     "EdgeAttention": "pyg_kpnn.nn",
     "PackedMultiheadAttention": "pyg_kpnn.nn",
     "PriorAttentionConv": "pyg_kpnn.nn",
     "PriorTransformer": "pyg_kpnn.nn",
     "PriorTransformerLayer": "pyg_kpnn.nn",
+    "make_attention_jet_mlp": "pyg_kpnn.nn",
 }
-_MODULES = ("datasets", "nn", "ops", "prior")
+_MODULES = ("datasets", "explain", "jets", "nn", "ops", "prior")
 
 # Without the modules: ``from pyg_kpnn import *`` must not replace the reader's ``nn``.
 __all__ = ["__version__", *_LAZY]

@@ -9,20 +9,18 @@ checkpoints travel both ways.
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import hashlib
 import struct
-import warnings
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from .errors import PriorGraphError
+from .rehearsal import INTEGERS, describe, has_numbers, own_copy, rehearse
 
 __all__ = [
     "AllOrNothing",
@@ -32,6 +30,10 @@ __all__ = [
     "index_digest",
     "load_checkpoint",
 ]
+
+
+_INDICES = ("source_index", "target_index")
+_NOTHING = "No weights were loaded."
 
 
 def index_digest(
@@ -59,7 +61,9 @@ def index_digest(
     """
     digest = hashlib.sha256()
     for index in (source_index, target_index):
-        digest.update(index.detach().cpu().numpy().astype("<i8").tobytes())
+        # Hashed where it lies, if it is int64 already: a big graph must not be in memory twice.
+        numbers = np.ascontiguousarray(index.detach().cpu().numpy(), dtype="<i8").reshape(-1)
+        digest.update(numbers.data)
     digest.update(struct.pack("<4q", query_features, key_features, embed_dim, num_heads))
     return torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
 
@@ -76,15 +80,16 @@ def encode_identity(identity: str) -> Tensor:
 def decode_identity(stored: Any, key: str) -> str:
     """Text of a stored identity; raises when it is not UTF-8 bytes in a 1-D uint8 tensor."""
     if not isinstance(stored, Tensor) or stored.dtype != torch.uint8 or stored.dim() != 1:
-        what = f"{stored.dtype} tensor" if isinstance(stored, Tensor) else type(stored).__name__
         raise PriorGraphError(
-            f"The checkpoint's '{key}' must be a 1-D uint8 tensor of UTF-8 bytes, got a {what}."
+            f"The checkpoint's '{key}' must be a 1-D uint8 tensor of UTF-8 bytes, got {describe(stored)}. "
+            + _NOTHING
         )
     try:
         return bytes(stored.tolist()).decode("utf-8")
     except UnicodeDecodeError as error:
         raise PriorGraphError(
-            f"The checkpoint's '{key}' must hold UTF-8 bytes, got bytes that are not: {error.reason}."
+            f"The checkpoint's '{key}' must hold UTF-8 bytes, got bytes that are not: {error.reason}. "
+            + _NOTHING
         ) from None
 
 
@@ -123,6 +128,8 @@ class FixedGraph(FrozenBuffers):
     index_digest: Tensor
 
     _frozen_buffers: tuple[str, ...] = ("source_index", "target_index", "identity")
+    # Compared by a load, never written, and as long as the graph: a rehearsal needs no copies of them.
+    _shared_in_rehearsal: tuple[str, ...] = _INDICES
 
     def digest_sizes(self) -> tuple[int, int, int, int]:
         """query_features, key_features, embed_dim, num_heads."""
@@ -154,52 +161,55 @@ class FixedGraph(FrozenBuffers):
         place = prefix or type(self).__name__
         self._check_digest(state_dict, prefix, place)
         own = self.identity
-        stored = state_dict.get(f"{prefix}identity")
-        if stored is None:
+        key = f"{prefix}identity"
+        if key not in state_dict:
             return
-        other = decode_identity(stored, f"{prefix}identity")
+        other = decode_identity(state_dict[key], key)
         if own is None:
             raise PriorGraphError(
                 f"A layer without an identity loads only checkpoints saved without one; the checkpoint "
                 f"for '{place}' carries identity {_shown(other)}. Build the layer with that identity. "
-                "No weights were loaded."
+                + _NOTHING
             )
         if other != own:
+            left, right = _shown(own), _shown(other)
+            if left == right:  # they differ behind the part that is shown
+                left, right = repr(own), repr(other[: len(own) + 24])
             raise PriorGraphError(
-                f"The checkpoint must come from the same graph; '{place}' has identity {_shown(own)}, the "
-                f"checkpoint {_shown(other)}. No weights were loaded."
+                f"The checkpoint must come from the same graph; '{place}' has identity {left}, the "
+                f"checkpoint {right}. {_NOTHING}"
             )
 
     def _check_digest(self, state_dict: Mapping[str, Any], prefix: str, place: str) -> None:
-        stored = state_dict.get(f"{prefix}index_digest")
-        if stored is not None:
-            if not isinstance(stored, Tensor) or stored.dtype != torch.uint8 or stored.shape != (32,):
+        key = f"{prefix}index_digest"
+        if key in state_dict:
+            stored = state_dict[key]
+            if not has_numbers(stored) or stored.dtype != torch.uint8 or stored.shape != (32,):
                 raise PriorGraphError(
-                    f"The checkpoint's '{prefix}index_digest' must be 32 bytes in a uint8 tensor, got "
-                    f"{_describe(stored)}. No weights were loaded."
+                    f"The checkpoint's '{key}' must be 32 bytes in a uint8 tensor, got {describe(stored)}. "
+                    + _NOTHING
                 )
             if not torch.equal(stored.cpu(), self.index_digest):
                 raise PriorGraphError(
                     f"The checkpoint must have the edges and sizes of '{place}' {self.digest_sizes()} "
                     "(query_features, key_features, embed_dim, num_heads); its index digest differs. "
-                    "No weights were loaded."
+                    + _NOTHING
                 )
-        names = ("source_index", "target_index")
-        pair = [state_dict[f"{prefix}{name}"] for name in names if f"{prefix}{name}" in state_dict]
-        for name, index in zip(names, pair, strict=False):
-            if not isinstance(index, Tensor) or index.is_floating_point() or index.is_complex():
+        # An entry that is absent is torch's to report; the other one is compared all the same.
+        pair = [state_dict.get(f"{prefix}{name}", getattr(self, name)) for name in _INDICES]
+        for name, index in zip(_INDICES, pair, strict=True):
+            if not has_numbers(index) or index.dtype not in INTEGERS or index.dim() != 1:
                 raise PriorGraphError(
-                    f"The checkpoint's '{prefix}{name}' must be an integer tensor, got {_describe(index)}. "
-                    "No weights were loaded."
+                    f"The checkpoint's '{prefix}{name}' must be an integer tensor with one entry an edge, "
+                    f"got {describe(index)}. {_NOTHING}"
                 )
-        if len(pair) < 2:
-            return  # torch reports the missing keys
         # Compared by digest, because the layer's own indices may be on any device.
         if not torch.equal(index_digest(pair[0], pair[1], *self.digest_sizes()), self.index_digest):
+            counts = " and ".join(str(index.numel()) for index in pair)
             raise PriorGraphError(
                 f"The checkpoint must have the edges of '{place}' in the same order; its source_index and "
-                f"target_index differ ({pair[0].numel()} edges, the layer has {self.source_index.numel()}). "
-                "No weights were loaded."
+                f"target_index differ ({counts} entries, the layer has {self.source_index.numel()} edges). "
+                + _NOTHING
             )
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -220,19 +230,17 @@ class FixedGraph(FrozenBuffers):
         error_msgs: list[str],
     ) -> None:
         self.check_state(state_dict, prefix)
-        # A copy, because the caller's dict stays as it was. Digest and identity were compared above,
-        # may be absent even under strict, and are never copied.
+        # A copy, because the caller's dict stays as it was. What belongs to the graph was compared above:
+        # it is equal, so it is never copied, and digest and identity may be absent even under strict.
         entries = dict(state_dict)
-        for name in ("index_digest", "identity"):
-            entries.pop(f"{prefix}{name}", None)
-        for name in ("source_index", "target_index"):
-            if f"{prefix}{name}" in entries:
-                entries[f"{prefix}{name}"] = entries[f"{prefix}{name}"].to(torch.int64)
+        optional = {f"{prefix}identity"}
+        for name in ("index_digest", "identity", *_INDICES):
+            if entries.pop(f"{prefix}{name}", None) is not None:
+                optional.add(f"{prefix}{name}")
         super()._load_from_state_dict(
             entries, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
-        if f"{prefix}identity" in missing_keys:
-            missing_keys.remove(f"{prefix}identity")
+        missing_keys[:] = [key for key in missing_keys if key not in optional]
 
 
 def _shown(identity: str) -> str:
@@ -240,60 +248,9 @@ def _shown(identity: str) -> str:
     return repr(identity if len(identity) <= 24 else identity[:12] + "…")
 
 
-def _describe(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"a {value.dtype} tensor of shape {tuple(value.shape)}"
-    return f"a {type(value).__name__}"
-
-
-def _own_copy(state_dict: Mapping[str, Any]) -> OrderedDict[str, Any]:
-    """The same entries in a dict of our own; torch writes into the ``_metadata`` of one it loads."""
-    entries = OrderedDict(state_dict)
-    if hasattr(state_dict, "_metadata"):
-        entries._metadata = copy.deepcopy(state_dict._metadata)  # type: ignore[attr-defined]
-    return entries
-
-
-def _stand_in(model: nn.Module) -> nn.Module:
-    """A model that loads like ``model`` and may be written to: modules, buffers and hooks of its own.
-
-    Parameters are on the meta device and take no memory; other attributes are shared.
-    """
-    memo: dict[int, Any] = {}
-    for parameter in model.parameters():
-        if not is_lazy(parameter):
-            shadow = torch.empty_like(parameter, device="meta")
-            memo[id(parameter)] = nn.Parameter(shadow, parameter.requires_grad)
-    for module in model.modules():
-        twin = module.__class__.__new__(module.__class__)
-        twin.__dict__.update(module.__dict__)
-        memo[id(module)] = twin
-    for module in model.modules():
-        twin = memo[id(module)]
-        for name, value in module.__dict__.items():
-            # Names torch itself uses, among them hooks bound to the module they belong to.
-            if name in ("_parameters", "_buffers", "_modules") or name.startswith("_load_state_dict_"):
-                twin.__dict__[name] = copy.deepcopy(value, memo)
-    return memo[id(model)]
-
-
-def _rehearse(
-    load: Callable[..., Any], model: nn.Module, state_dict: Mapping[str, Any], strict: bool
-) -> None:
-    """Call ``load``, some ``load_state_dict``, on a stand-in of ``model``."""
-    has_data = not any(parameter.is_meta for parameter in model.parameters())
-    for name, entry in state_dict.items():
-        if isinstance(entry, Tensor) and (entry.layout != torch.strided or (entry.is_meta and has_data)):
-            raise RuntimeError(f"{name} must be a dense tensor with data, got {_describe(entry)}.")
-    with warnings.catch_warnings():
-        # That copying to a meta tensor does nothing is what is wanted here.
-        warnings.filterwarnings("ignore", "for .*: copying from a non-meta parameter", UserWarning)
-        load(_stand_in(model), _own_copy(state_dict), strict=strict)
-
-
 def check_checkpoint(model: nn.Module, state_dict: Mapping[str, Any], strict: bool = True) -> None:
     """Raise what ``model.load_state_dict(state_dict, strict)`` would raise, and change nothing."""
-    _rehearse(type(model).load_state_dict, model, state_dict, strict)
+    rehearse(type(model).load_state_dict, model, state_dict, strict)
 
 
 def load_checkpoint(
@@ -335,13 +292,13 @@ def load_checkpoint(
     """
     if not isinstance(state_dict, Mapping):
         raise PriorGraphError(
-            f"state_dict must be a mapping of names to tensors, got {_describe(state_dict)}."
+            f"state_dict must be a mapping of names to tensors, got {describe(state_dict)}."
         )
     try:
         check_checkpoint(model, state_dict, strict)
     except RuntimeError as error:
         raise PriorGraphError(f"Nothing was loaded. {error}") from error
-    return model.load_state_dict(_own_copy(state_dict), strict=strict)
+    return model.load_state_dict(own_copy(state_dict, model), strict=strict)
 
 
 class AllOrNothing(nn.Module):
@@ -352,8 +309,8 @@ class AllOrNothing(nn.Module):
     ) -> Any:
         """Load as torch does, but change nothing when any entry is refused."""
         if isinstance(state_dict, Mapping):
-            _rehearse(nn.Module.load_state_dict, self, state_dict, strict)
-            state_dict = _own_copy(state_dict)
+            rehearse(nn.Module.load_state_dict, self, state_dict, strict)
+            state_dict = own_copy(state_dict, None if assign else self)
         return super().load_state_dict(state_dict, strict=strict, assign=assign)
 
 
@@ -377,7 +334,7 @@ def _guard_load_state_dict() -> None:
             if any(module._load_state_dict_pre_hooks for _, module in modules):
                 # Hooks may rename entries; only a rehearsal tells what a layer will be given.
                 with contextlib.suppress(RuntimeError):
-                    _rehearse(original, self, state_dict, False)
+                    rehearse(original, self, state_dict, False)
             else:
                 for name, module in modules:
                     if isinstance(module, FixedGraph):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -15,6 +17,36 @@ from pyg_kpnn.ops.scatter_kernel import scatter_missing
 
 # Asked once, before a test pretends that torch_scatter is not there.
 MISSING = {"native": native_missing(), "scatter": scatter_missing()}
+
+
+def _module(name: str) -> ModuleType:
+    """A file beside this one; tests are no package and find it through a fixture."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules.setdefault(name, importlib.util.module_from_spec(spec))
+    spec.loader.exec_module(module)
+    return module
+
+
+LAYER_TESTER, STRATEGIES = _module("layer_tester"), _module("strategies")
+
+
+@pytest.fixture(scope="session")
+def tester() -> LAYER_TESTER.LayerTester:
+    """The table of layers and how to build, call and differentiate one."""
+    return LAYER_TESTER.LayerTester()
+
+
+@pytest.fixture(params=list(LAYER_TESTER.CASES))
+def case(request: pytest.FixtureRequest) -> LAYER_TESTER.Case:
+    return LAYER_TESTER.CASES[request.param]
+
+
+@pytest.fixture(scope="session")
+def strategies() -> ModuleType:
+    """Random graphs and problems."""
+    return STRATEGIES
 
 
 @pytest.fixture(scope="session")

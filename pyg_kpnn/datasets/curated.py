@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections.abc import Callable
 from numbers import Integral, Real
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, InMemoryDataset
 
+from pyg_kpnn.datasets.cache import describe_transform, read_cells, read_plain, write_plain
 from pyg_kpnn.datasets.dynamics import simulate_boolean, simulate_hill
 from pyg_kpnn.datasets.rules import Attractor
 from pyg_kpnn.datasets.tables import curated_names, read_tables, table_path
@@ -96,6 +98,8 @@ class CuratedGRN(InMemoryDataset):
         global random state is neither read nor changed. Default: 0.
     transform, pre_transform, pre_filter, force_reload
         As in every PyG dataset. Without a ``root``, ``pre_transform`` and ``pre_filter`` apply each time.
+        Files below ``root`` are read as plain data, never as pickles, so ``pre_transform`` has to return
+        classes that ``torch.load(weights_only=True)`` knows.
 
     Attributes
     ----------
@@ -168,8 +172,9 @@ class CuratedGRN(InMemoryDataset):
             items, table = self._simulate()
             self.data, self.slices = self.collate(items)
         else:
-            self.load(self.processed_paths[0])
-            table = torch.load(self.processed_paths[1], weights_only=True)
+            self.data, self.slices, table = read_cells(
+                self.processed_paths[0], self.processed_paths[1], len(self.graph.nodes)
+            )
         self._expression: Tensor = table["expression"]
         self._labels: Tensor = table["labels"]
         self.class_names: tuple[str, ...] = tuple(table["class_names"])
@@ -200,10 +205,28 @@ class CuratedGRN(InMemoryDataset):
         return ["data.pt", "table.pt"]
 
     def process(self) -> None:
-        """Simulate the cells and write them below ``root``; PyG calls it when they are not there yet."""
+        """Simulate the cells and write them below ``root``, when they are not there yet."""
         items, table = self._simulate()
-        self.save(items, self.processed_paths[0])
-        torch.save(table, self.processed_paths[1])
+        data, slices = self.collate(items)
+        write_plain((data.to_dict(), slices, type(data)), self.processed_paths[0])
+        write_plain(table, self.processed_paths[1])
+
+    def _process(self) -> None:
+        # What torch_geometric's own does, without its pickles: a root may come from somebody else.
+        notes = {Path(self.processed_dir, f"{what}.pt"): what for what in ("pre_transform", "pre_filter")}
+        for note, what in notes.items():
+            mine = describe_transform(getattr(self, what))
+            if not self.force_reload and note.exists() and read_plain(note) != mine:
+                warnings.warn(
+                    f"The cells in {self.processed_dir} were made with another {what}. Pass "
+                    "force_reload=True to make them anew.",
+                    stacklevel=3,
+                )
+        if self.force_reload or not all(Path(path).exists() for path in self.processed_paths):
+            Path(self.processed_dir).mkdir(parents=True, exist_ok=True)
+            self.process()
+            for note, what in notes.items():
+                write_plain(describe_transform(getattr(self, what)), note)
 
     @property
     def num_classes(self) -> int:

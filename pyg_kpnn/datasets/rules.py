@@ -7,12 +7,14 @@ and never evaluated as Python: only names, ``and``, ``or``, ``not``, ``True`` an
 from __future__ import annotations
 
 import ast
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pyg_kpnn.errors import PriorGraphError
+from pyg_kpnn.prior.names import show
 
 __all__ = ["BooleanNetwork"]
 
@@ -20,6 +22,7 @@ Array = np.ndarray[Any, Any]
 Attractor = tuple[tuple[bool, ...], ...]
 
 _MAX_STATES = 1 << 18
+_MAX_DEPTH = 100  # far beyond published rules, and within what Python's own stack can follow
 
 
 class BooleanNetwork:
@@ -50,8 +53,8 @@ class BooleanNetwork:
     ------
     PriorGraphError
         For an empty rule set, a rule that does not parse or uses anything but names, ``and``,
-        ``or``, ``not``, ``True`` and ``False``, a regulator without a rule, or an order that
-        is not a permutation of the genes.
+        ``or``, ``not``, ``True`` and ``False``, one nested more than 100 deep, a regulator without a
+        rule, or an order that is not a permutation of the genes.
 
     Examples
     --------
@@ -195,18 +198,24 @@ def _check_reach(count: int) -> None:
 
 def _parse(gene: str, text: str, rules: Mapping[str, str]) -> ast.expr:
     """The expression tree of one rule, checked node by node."""
+    text = str(text).strip()
+    # Python would leave out what follows a '#', and read two names that NFKC makes equal as one
+    if "#" in text or unicodedata.normalize("NFKC", text) != text:
+        raise PriorGraphError(
+            f"a rule must be plain Unicode text (NFKC) without '#'; the rule of {gene!r} is {show(text)}"
+        )
     try:
-        tree = ast.parse(str(text).strip(), mode="eval").body
+        tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise PriorGraphError(
             f"a rule must be a Boolean expression of gene names with and, or, not; the rule of {gene!r} "
-            f"is {text!r} and does not parse"
+            f"is {show(text)} and does not parse"
         ) from error
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             if node.id not in rules:
                 raise PriorGraphError(
-                    f"every regulator needs a rule of its own; the rule of {gene!r} names {node.id!r}, "
+                    f"every regulator needs a rule of its own; the rule of {gene!r} names {show(node.id)}, "
                     "which has none"
                 )
         elif not (
@@ -216,7 +225,17 @@ def _parse(gene: str, text: str, rules: Mapping[str, str]) -> ast.expr:
         ):
             raise PriorGraphError(
                 f"a rule may use gene names, and, or, not, True and False only; the rule of {gene!r} is "
-                f"{text!r}, which uses {type(node).__name__}"
+                f"{show(text)}, which uses {type(node).__name__}"
+            )
+    level, depth = [tree], 0
+    while level:
+        level = [
+            child for node in level for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)
+        ]
+        depth += 1
+        if depth > _MAX_DEPTH:
+            raise PriorGraphError(
+                f"a rule may be nested at most {_MAX_DEPTH} deep; the rule of {gene!r} is {show(text)}"
             )
     return tree
 

@@ -74,6 +74,8 @@ def _integers(name: str, value: Any) -> np.ndarray:
     if isinstance(value, Tensor):
         if value.dtype not in INTEGER_DTYPES or value.is_meta:
             raise PriorGraphError(f"{rule}; got a tensor of dtype {value.dtype} on {value.device}.")
+        if value.layout != torch.strided or value.is_nested:
+            raise PriorGraphError(f"{rule}; got a sparse or nested tensor.")
         array = value.detach().cpu().numpy()
     elif isinstance(value, np.ndarray):
         array = value

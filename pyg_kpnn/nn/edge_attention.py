@@ -15,7 +15,7 @@ from ..ops import EdgeLayout, edge_attention
 from ..ops.dropout import draw_seed, drop_weights
 from ..ops.layout import INTEGER_DTYPES
 from ..ops.precision import traced
-from .checks import backend_name, positive_int, probability
+from .checks import backend_name, flag, positive_int, probability
 
 __all__ = ["AttentionSettings", "EdgeAttention", "plain_edge_index"]
 
@@ -72,6 +72,18 @@ class EdgeAttention(MessagePassing):
         self.backend = backend_name(backend)
         self._layouts = _LastLayout()
 
+    @property
+    def flow(self) -> str:
+        """Always ``"source_to_target"``; turn the edges round with ``edge_index.flip(0)``."""
+        return "source_to_target"
+
+    @flow.setter
+    def flow(self, value: str) -> None:
+        if value != self.flow:
+            raise PriorGraphError(
+                f"flow must be 'source_to_target', got {value!r}. Turn edges round with edge_index.flip(0)."
+            )
+
     def forward(
         self,
         query: Tensor,
@@ -113,7 +125,8 @@ class EdgeAttention(MessagePassing):
         weights : Tensor or None
             ``(..., E, H)`` after dropout, in the caller's edge order.
         """
-        fixed = isinstance(edges, EdgeLayout) if fixed is None else fixed
+        flag("need_weights", need_weights)
+        fixed = isinstance(edges, EdgeLayout) if fixed is None else flag("fixed", fixed)
         layout = edges if isinstance(edges, EdgeLayout) else self.layout_of(edges, query, key)
         options = {"bias": bias, "edge_features": edge_features, "key_mask": key_mask}
         if self._lifts():
@@ -150,6 +163,10 @@ class EdgeAttention(MessagePassing):
         Remembered for the last tensor seen, as long as that lives and holds the same edges. On a GPU a
         write that torch does not count, through ``.data`` or another library, goes unnoticed.
         """
+        for name, tensor in (("query", query), ("key", key)):
+            if not isinstance(tensor, Tensor) or tensor.dim() < 3:
+                what = f"shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else type(tensor).__name__
+                raise PriorGraphError(f"{name} must be a tensor of shape (..., nodes, H, d), got {what}.")
         return self._layouts(edge_index, key.shape[-3], query.shape[-3], self_loops)
 
     def _lifts(self) -> bool:
@@ -233,6 +250,9 @@ class EdgeAttention(MessagePassing):
         num_given: int | None,
         fixed: bool,
     ) -> tuple[Tensor, Tensor]:
+        # Messages are summed as the fused call sums them, half precision in float32.
+        dtype = value.dtype
+        query, key, value = (t.to(torch.promote_types(dtype, torch.float32)) for t in (query, key, value))
         weights = alpha = self.softmax_weights(query, key, layout, **options)
         if self.training and self.dropout > 0.0:
             flat = alpha.reshape(-1, *alpha.shape[-2:])
@@ -251,7 +271,7 @@ class EdgeAttention(MessagePassing):
             num_given=layout.num_edges if num_given is None else num_given,
             fixed=fixed,
         )
-        return mixed, weights
+        return mixed.to(dtype), weights.to(dtype)
 
     def message(
         self, value_j: Tensor, alpha: Tensor, weights: Tensor, edge_features: Tensor | None
@@ -344,6 +364,15 @@ class AttentionSettings:
     """What a layer lets its :class:`EdgeAttention` decide; may be changed at any time."""
 
     attention: EdgeAttention
+
+    @property
+    def flow(self) -> str:
+        """Always ``"source_to_target"``, as in :class:`EdgeAttention`."""
+        return self.attention.flow
+
+    @flow.setter
+    def flow(self, value: str) -> None:
+        self.attention.flow = value
 
     @property
     def dropout(self) -> float:

@@ -11,12 +11,13 @@ from torch import Generator, Tensor, nn
 
 from ..checkpoint import AllOrNothing, FixedGraph
 from ..errors import PriorGraphError
-from ..ops import EdgeLayout
+from ..ops import EdgeLayout, rows
 from ..ops.precision import without_autocast
 from ..ops.unbind import unbind_three
 from ..prior import PriorGraph
 from .checks import flag, index_array, positive_int, probability
 from .edge_attention import AttentionSettings, EdgeAttention
+from .projection import is_plain, project
 
 __all__ = ["PackedMultiheadAttention"]
 
@@ -283,7 +284,9 @@ class PackedMultiheadAttention(AttentionSettings, AllOrNothing, FixedGraph):
         key_padding_mask : Tensor, optional
             Bool, ``(key_features,)`` without a batch, else the batch axes first:
             ``(..., key_features)``. True = that key is not there: its edges leave the softmax,
-            and whatever it holds, NaN included, reaches no output and no gradient.
+            and whatever it holds, NaN included, reaches no output and no gradient. The same token
+            as a query still asks; its NaN is in its own output alone, and in no gradient of a loss
+            that leaves that output out.
         need_weights : bool, default False
             Also return the weight of every edge.
         attn_mask : None
@@ -323,7 +326,7 @@ class PackedMultiheadAttention(AttentionSettings, AllOrNothing, FixedGraph):
         one = same and key is query and key_padding_mask is None
         if batched_second:
             query, key, value = query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1)
-        mask = self._check_mask(key_padding_mask, query.shape[:-2])
+        mask = self._check_mask(key_padding_mask, query.shape[:-2], query.device)
 
         dtype = _floating_dtype(self.q_proj, query.dtype)
         with contextlib.nullcontext() if self.autocast else without_autocast(query.device.type):
@@ -345,7 +348,7 @@ class PackedMultiheadAttention(AttentionSettings, AllOrNothing, FixedGraph):
                 need_weights=need_weights,
                 num_given=self._num_given,
             )
-            output = self.out_proj(mixed.flatten(-2))
+            output = project(self.out_proj, mixed.flatten(-2))
         if output.shape[-1] != self.embed_dim:
             raise PriorGraphError(f"out_proj must return {self.embed_dim} channels, got {output.shape[-1]}.")
         if batched_second:
@@ -396,7 +399,7 @@ class PackedMultiheadAttention(AttentionSettings, AllOrNothing, FixedGraph):
         return torch.cat([source, loops]), torch.cat([target, loops])
 
     def _project(self, name: str, tokens: Tensor) -> Tensor:
-        projected = getattr(self, name)(tokens)
+        projected = project(getattr(self, name), tokens)
         if projected.shape[-1] != self.embed_dim:
             raise PriorGraphError(f"{name} must return {self.embed_dim} channels, got {projected.shape[-1]}.")
         return projected.unflatten(-1, (self.num_heads, self.head_dim))
@@ -404,20 +407,20 @@ class PackedMultiheadAttention(AttentionSettings, AllOrNothing, FixedGraph):
     def _projects_plainly(self) -> bool:
         """Whether q, k and v are ordinary Linear layers that nobody watches or has changed."""
         return all(
-            type(layer) is nn.Linear
+            is_plain(layer)
             and layer.weight.shape == (self.embed_dim, self.embed_dim)
             and (layer.bias is None) == (self.q_proj.bias is None)
-            and not (layer._forward_hooks or layer._forward_pre_hooks)
-            and not (layer._backward_hooks or layer._backward_pre_hooks)
             for layer in (self.q_proj, self.k_proj, self.v_proj)
         )
 
     def _project_together(self, tokens: Tensor) -> tuple[Tensor, ...]:
         """Query, key and value of the same tokens by one matrix product."""
         layers = (self.q_proj, self.k_proj, self.v_proj)
-        weight = torch.cat([layer.weight for layer in layers])
-        bias = None if self.q_proj.bias is None else torch.cat([layer.bias for layer in layers])
-        together = nn.functional.linear(tokens, weight, bias)
+        # Under autocast only the product may change dtype, as in each Linear; cat refuses some mixtures.
+        with without_autocast(tokens.device.type):
+            weight = torch.cat([layer.weight for layer in layers])
+            bias = None if self.q_proj.bias is None else torch.cat([layer.bias for layer in layers])
+        together = rows.linear(tokens, weight, bias)
         return unbind_three(together.unflatten(-1, (3, self.num_heads, self.head_dim)))
 
     def _check_tokens(self, query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -429,6 +432,11 @@ class PackedMultiheadAttention(AttentionSettings, AllOrNothing, FixedGraph):
                 raise PriorGraphError(
                     f"{name} must have at least 2 axes, the last of width embed_dim={self.embed_dim}, "
                     f"got shape {tuple(tokens.shape)}."
+                )
+            if tokens.device != query.device:
+                raise PriorGraphError(
+                    f"query, key and value must be on one device, got query on {query.device} and {name} on "
+                    f"{tokens.device}."
                 )
             if not self.batch_first and tokens.dim() > 3:
                 raise PriorGraphError(
@@ -446,7 +454,7 @@ class PackedMultiheadAttention(AttentionSettings, AllOrNothing, FixedGraph):
             found = ", ".join(str(tuple(a)) for a in axes)
             raise PriorGraphError(f"query, key and value must have the same batch axes, got {found}.")
 
-    def _check_mask(self, mask: Tensor | None, batch_axes: torch.Size) -> Tensor | None:
+    def _check_mask(self, mask: Tensor | None, batch_axes: torch.Size, device: torch.device) -> Tensor | None:
         if mask is None:
             return None
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
@@ -457,7 +465,9 @@ class PackedMultiheadAttention(AttentionSettings, AllOrNothing, FixedGraph):
                 f"key_padding_mask must have shape {(*batch_axes, self.key_features)}, batch axes first, "
                 f"got {tuple(mask.shape)}."
             )
-        return mask.to(self.source_index.device)
+        if mask.device != device and mask.is_meta:
+            raise PriorGraphError(f"key_padding_mask must hold data for tokens on {device}, got one on meta.")
+        return mask.to(device)
 
 
 def _floating_dtype(projection: nn.Module, otherwise: torch.dtype) -> torch.dtype:

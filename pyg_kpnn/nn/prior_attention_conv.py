@@ -11,8 +11,10 @@ from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import is_sparse, to_edge_index
 
 from ..errors import PriorGraphError
+from ..ops.precision import without_autocast
 from .checks import flag, positive_int
 from .edge_attention import AttentionSettings, EdgeAttention, plain_edge_index
+from .projection import project
 
 __all__ = ["PriorAttentionConv"]
 
@@ -160,17 +162,21 @@ class PriorAttentionConv(AttentionSettings, nn.Module):
         PriorGraphError
             If a shape or an index does not fit.
         """
-        source, target = x if isinstance(x, tuple) else (x, x)
-        if not isinstance(source, Tensor) or not isinstance(target, Tensor):
+        both = x if isinstance(x, tuple) else (x, x)
+        if len(both) != 2 or not all(isinstance(side, Tensor) for side in both):
             raise PriorGraphError("x must be a tensor or a tuple of two: features of sources and of targets.")
+        source, target = both
         edges, edge_attr = _edges(edge_index, edge_attr)
         if edges.dim() != 2 or edges.shape[0] != 2:
             raise PriorGraphError(f"edge_index must have shape (2, E), got {tuple(edges.shape)}.")
+        for linear, side in ((self.lin_key, source), (self.lin_query, target)):
+            self._check_nodes(side, linear, source.device)
+        _check_device("edge_index", edges, source.device)
         num_given = edges.shape[1]
-        features = self._edge_features(edge_attr, num_given)
-        query = self.lin_query(target).unflatten(-1, (self.heads, self.out_channels))
-        key = self.lin_key(source).unflatten(-1, (self.heads, self.out_channels))
-        value = self.lin_value(source).unflatten(-1, (self.heads, self.out_channels))
+        features = self._edge_features(edge_attr, num_given, source.device)
+        query = project(self.lin_query, target).unflatten(-1, (self.heads, self.out_channels))
+        key = project(self.lin_key, source).unflatten(-1, (self.heads, self.out_channels))
+        value = project(self.lin_value, source).unflatten(-1, (self.heads, self.out_channels))
         if self.add_self_loops and source.shape[-2] != target.shape[-2]:
             raise PriorGraphError(
                 "add_self_loops requires as many source as target nodes, got "
@@ -180,8 +186,11 @@ class PriorAttentionConv(AttentionSettings, nn.Module):
         handle = edges if is_sparse(edge_index) else edge_index
         layout = self.attention.layout_of(handle, query, key, self.add_self_loops)
         if self.add_self_loops:
-            features, edge_bias = self._with_self_loops(edges, features, edge_bias, source, target)
-        wants_weights = isinstance(return_attention_weights, bool)
+            with without_autocast(source.device.type):  # under which cat refuses some mixtures of dtypes
+                features, edge_bias = self._with_self_loops(edges, features, edge_bias, source, target)
+        wants_weights = return_attention_weights is not None
+        if wants_weights:
+            flag("return_attention_weights", return_attention_weights)
         mixed, alpha = self.attention(
             query,
             key,
@@ -195,14 +204,25 @@ class PriorAttentionConv(AttentionSettings, nn.Module):
         )
         out = mixed.flatten(-2) if self.concat else mixed.mean(-2)
         if self.lin_skip is not None:
-            out = out + self.lin_skip(target)
+            out = out + project(self.lin_skip, target)
         if not wants_weights:
             return out
         if self.training and self.dropout > 0.0:  # what came back has been through dropout
             alpha = self.attention.softmax_weights(query, key, layout, bias=edge_bias, edge_features=features)
         return out, (layout.edge_index if self.add_self_loops else edges, alpha)
 
-    def _edge_features(self, edge_attr: Tensor | None, num_edges: int) -> Tensor | None:
+    @staticmethod
+    def _check_nodes(x: Tensor, linear: nn.Module, device: torch.device) -> None:
+        width = getattr(linear, "in_channels", -1)  # -1: not known yet, or another kind of projection
+        fits = x.dim() >= 2 and (width < 0 or x.shape[-1] == width)
+        if not fits or not x.is_floating_point():
+            shape = f"(..., N, {width if width > 0 else 'F'})"
+            raise PriorGraphError(
+                f"x must be floating point of shape {shape}, got {x.dtype} of shape {tuple(x.shape)}."
+            )
+        _check_device("the features of targets", x, device)
+
+    def _edge_features(self, edge_attr: Tensor | None, num_edges: int, device: torch.device) -> Tensor | None:
         if self.lin_edge is None:
             if edge_attr is not None:
                 raise PriorGraphError(
@@ -211,12 +231,16 @@ class PriorAttentionConv(AttentionSettings, nn.Module):
             return None
         if edge_attr is None:
             raise PriorGraphError(f"edge_attr must be given to a layer with edge_dim={self.edge_dim}.")
+        if not isinstance(edge_attr, Tensor) or not edge_attr.is_floating_point():
+            what = f"dtype {edge_attr.dtype}" if isinstance(edge_attr, Tensor) else type(edge_attr).__name__
+            raise PriorGraphError(f"edge_attr must be a floating-point tensor, got {what}.")
         if edge_attr.dim() < 2 or edge_attr.shape[-2:] != (num_edges, self.edge_dim):
             raise PriorGraphError(
                 f"edge_attr must have shape (..., {num_edges}, {self.edge_dim}), "
                 f"got {tuple(edge_attr.shape)}."
             )
-        return self.lin_edge(edge_attr).unflatten(-1, (self.heads, self.out_channels))
+        _check_device("edge_attr", edge_attr, device)
+        return project(self.lin_edge, edge_attr).unflatten(-1, (self.heads, self.out_channels))
 
     def _with_self_loops(
         self, edges: Tensor, features: Tensor | None, bias: Tensor | None, source: Tensor, target: Tensor
@@ -225,12 +249,17 @@ class PriorAttentionConv(AttentionSettings, nn.Module):
         # missing would have to be read back from the device.
         size = target.shape[-2]
         is_loop = (edges[0] == edges[1]).to(torch.int64)
-        given = torch.zeros(size, dtype=torch.int64, device=edges.device).index_add(0, edges[1], is_loop)
-        if bias is not None and (not bias.is_floating_point() or bias.dim() == 0):
+        given = torch.zeros(size, dtype=torch.int64, device=edges.device)
+        given = given.index_add(0, edges[1].to(torch.int64), is_loop)
+        if bias is not None and (
+            not isinstance(bias, Tensor) or not bias.is_floating_point() or bias.dim() == 0
+        ):
+            what = f"{tuple(bias.shape)} {bias.dtype}" if isinstance(bias, Tensor) else type(bias).__name__
             raise PriorGraphError(
-                "edge_bias must be floating point with one entry an edge, got "
-                f"{tuple(bias.shape)} {bias.dtype}."
+                f"edge_bias must be a floating-point tensor with one entry an edge, got {what}."
             )
+        if bias is not None:
+            _check_device("edge_bias", bias, edges.device)
         dtype = source.dtype if bias is None else bias.dtype
         if bias is None:
             bias = torch.zeros(edges.shape[1], 1, dtype=dtype, device=edges.device)
@@ -245,6 +274,11 @@ class PriorAttentionConv(AttentionSettings, nn.Module):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"
+
+
+def _check_device(name: str, tensor: Tensor, device: torch.device) -> None:
+    if tensor.device != device:
+        raise PriorGraphError(f"{name} must be on the device of x, {device}, got one on {tensor.device}.")
 
 
 def _edges(edge_index: Any, edge_attr: Tensor | None) -> tuple[Tensor, Tensor | None]:

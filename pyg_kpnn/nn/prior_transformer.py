@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,9 +10,11 @@ from torch import Tensor, nn
 
 from ..checkpoint import AllOrNothing, FrozenBuffers
 from ..errors import PriorGraphError
+from ..ops.rows import apart
 from ..prior import PriorGraph
 from .checks import flag, positive_int, probability
 from .packed_attention import PackedMultiheadAttention
+from .projection import LayerNorm, project
 
 __all__ = ["PriorTransformer", "PriorTransformerLayer"]
 
@@ -79,8 +82,8 @@ class PriorTransformerLayer(AllOrNothing):
             autocast=True,
         )
         width = 4 * embed_dim if feedforward_dim is None else positive_int("feedforward_dim", feedforward_dim)
-        self.attention_norm = nn.LayerNorm(embed_dim)
-        self.feedforward_norm = nn.LayerNorm(embed_dim)
+        self.attention_norm = LayerNorm(embed_dim)
+        self.feedforward_norm = LayerNorm(embed_dim)
         self.feedforward = nn.Sequential(
             nn.Linear(embed_dim, width), nn.GELU(), nn.Dropout(dropout), nn.Linear(width, embed_dim)
         )
@@ -111,7 +114,8 @@ class PriorTransformerLayer(AllOrNothing):
         tokens : Tensor
             ``(..., n, embed_dim)``, n units of the graph.
         key_padding_mask : Tensor, optional
-            ``(..., n)`` bool, True = nobody attends to that token.
+            ``(..., n)`` bool, True = nobody attends to that token. It still attends to others; NaN in it
+            comes out in its own place and no other.
         edge_bias : Tensor, optional
             ``(nnz,)`` or ``(nnz, num_heads)``, added to the scores.
         need_weights : bool, default False
@@ -133,7 +137,8 @@ class PriorTransformerLayer(AllOrNothing):
             edge_bias=edge_bias,
         )
         tokens = tokens + self.dropout(mixed)
-        return tokens + self.dropout(self.feedforward(self.feedforward_norm(tokens))), weights
+        known, lost = apart(tokens)
+        return tokens + self.dropout(self.feedforward(self.feedforward_norm(known))) + lost, weights
 
 
 class PriorTransformer(AllOrNothing, FrozenBuffers):
@@ -235,7 +240,7 @@ class PriorTransformer(AllOrNothing, FrozenBuffers):
             for _ in range(num_layers)
         ]
         self.layers = nn.ModuleList(layers)
-        self.norm = nn.LayerNorm(embed_dim)
+        self.norm = LayerNorm(embed_dim)
         self.head = nn.Linear(
             embed_dim, 1 if num_classes is None else positive_int("num_classes", num_classes)
         )
@@ -248,21 +253,14 @@ class PriorTransformer(AllOrNothing, FrozenBuffers):
         added = nnz - pair_edge.numel()
         log_weight = sign_class = None
         if self.edge_bias == "log_weight":
-            weight = (
-                torch.ones(graph.num_edges, dtype=torch.float64, device="cpu")
-                if graph.weight is None
-                else graph.weight
-            )
-            if bool((weight <= 0).any()):
+            weight = graph.weight
+            if weight is not None and bool((weight <= 0).any()):
                 source, target = graph.edges[int((weight <= 0).nonzero()[0])]
                 raise PriorGraphError(
                     f"edge_bias='log_weight' needs positive weights; {source} -> {target} has "
                     f"{float(weight[weight <= 0][0])!r}. Remove the edge or give it a positive weight."
                 )
-            log_weight = torch.cat(
-                [weight[pair_edge].log(), torch.zeros(added, dtype=torch.float64, device="cpu")]
-            )
-            log_weight = log_weight.to(torch.get_default_dtype())
+            log_weight = self._log_weights(nnz)
         if self.edge_bias == "sign":
             sign = (
                 torch.zeros(graph.num_edges, dtype=torch.int64, device="cpu")
@@ -275,6 +273,21 @@ class PriorTransformer(AllOrNothing, FrozenBuffers):
         # Derived from the graph, so not part of a checkpoint.
         self.register_buffer("log_weight", log_weight, persistent=False)
         self.register_buffer("sign_class", sign_class, persistent=False)
+
+    def _log_weights(self, nnz: int) -> Tensor:
+        """Logarithms ``(nnz,)`` of the graph's weights on the CPU, as exact as the parameters can use."""
+        weight, pair_edge = self.graph.weight, self.graph.pair_edge
+        logs = torch.zeros(nnz, dtype=torch.float64, device="cpu")
+        if weight is not None:
+            logs[: pair_edge.numel()] = weight[pair_edge].double().log()
+        return logs.to(torch.promote_types(self.value_weight.dtype, torch.float32))
+
+    def _apply(self, fn: Any, recurse: bool = True) -> PriorTransformer:
+        super()._apply(fn, recurse)
+        kept = self.log_weight
+        if kept is not None and kept.dtype != torch.promote_types(self.value_weight.dtype, torch.float32):
+            self.log_weight = self._log_weights(kept.numel()).to(kept.device)
+        return self
 
     def _reset_embeddings(self) -> None:
         # Tokens of unit scale for standardised values: half their variance from the name, half
@@ -333,25 +346,51 @@ class PriorTransformer(AllOrNothing, FrozenBuffers):
         ):
             what = f"{tuple(mask.shape)} {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
             raise PriorGraphError(f"key_padding_mask must be boolean of shape {tuple(x.shape)}, got {what}.")
+        if mask is not None and mask.device != x.device:
+            raise PriorGraphError(
+                f"key_padding_mask must be on the device of x, {x.device}, got one on {mask.device}."
+            )
         if mask is not None:
             x = x.masked_fill(mask, 0.0)  # an unmeasured node keeps its name, not its value
-        tokens = self.name_embedding + x.to(self.value_weight.dtype).unsqueeze(-1) * self.value_weight
+        known, lost = apart(x.to(self.value_weight.dtype).unsqueeze(-1))
+        tokens = torch.addcmul(self.name_embedding + lost, known, self.value_weight)
         weights = []
         for index, layer in enumerate(self.layers):
             tokens, layer_weights = layer(tokens, mask, self._bias_of(index), need_weights)
             weights.append(layer_weights)
         tokens = self.norm(tokens)
         if self.readout == "node":
-            return self.head(tokens).squeeze(-1), weights
+            return project(self.head, tokens).squeeze(-1), weights
         if mask is None:
             pooled = tokens.mean(1)
         else:
-            live = (~mask).to(tokens.dtype).unsqueeze(-1)
-            pooled = (tokens * live).sum(1) / live.sum(1).clamp(min=1.0)
-        out = self.head(pooled)
+            # In half precision 65,520 nodes would count as infinitely many.
+            wide = tokens.to(torch.promote_types(tokens.dtype, torch.float32))
+            live = (~mask).to(wide.dtype).sum(1, keepdim=True)
+            pooled = wide.masked_fill(mask.unsqueeze(-1), 0.0).sum(1) / live.clamp(min=1.0)
+            pooled = pooled.to(tokens.dtype)
+        out = project(self.head, pooled)
         return (out if self.readout == "class" else out.squeeze(-1)), weights
+
+    def jet(
+        self,
+        x: Tensor,
+        order: int = 2,
+        *,
+        inputs: Sequence[str],
+        outputs: Sequence[Any] | None = None,
+    ) -> Tensor:
+        """Exact Taylor coefficients ``(B, M, K)`` of the outputs in the values of the nodes ``inputs``.
+
+        See :func:`pyg_kpnn.nn.transformer_jet.transformer_jet`.
+        """
+        from .transformer_jet import transformer_jet  # it imports this module
+
+        return transformer_jet(self, x, order, inputs=inputs, outputs=outputs)
 
     def _bias_of(self, layer: int) -> Tensor | None:
         if self.sign_class is not None:
             return self.sign_bias[layer].index_select(0, self.sign_class)
+        if self.log_weight is not None and self.value_weight.is_meta:
+            return self.log_weight.to("meta")  # it keeps its values when the model goes there
         return self.log_weight

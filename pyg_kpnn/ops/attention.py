@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import PriorGraphError
+from .checks import check_settings, check_shapes
 from .dropout import draw_seed, drop_weights
 from .kernels import Kernel, dot, mix, weigh
 from .layout import EdgeLayout
@@ -138,8 +139,8 @@ def edge_attention(
     >>> weights[:, 0].tolist()
     [0.5, 0.5]
     """
-    _check_shapes(query, key, value, layout, bias, edge_features, key_mask)
-    _check_settings(dropout_p, dropout_seed, chunk_size)
+    check_shapes(query, key, value, layout, bias, edge_features, key_mask)
+    check_settings(dropout_p, dropout_seed, chunk_size, need_weights, layout.device)
     backend = _choose(backend, query, edge_features, need_weights)
     lead, dtype = query.shape[:-3], query.dtype
     heads, head_dim = query.shape[-2:]
@@ -206,6 +207,9 @@ def _prepare(
         key_mask = key_mask.reshape(batch, layout.num_sources)
         hidden = key_mask.unsqueeze(-1).unsqueeze(-1)
         key, value = key.masked_fill(hidden, 0.0), value.masked_fill(hidden, 0.0)
+        if edge_features is not None:
+            source = layout.source.index_select(0, layout.rank)
+            edge_features = edge_features.masked_fill(hidden.index_select(1, source), 0.0)
     return _Inputs(query, key, value, bias, edge_features, key_mask)
 
 
@@ -273,68 +277,3 @@ def _native_refuses(
     if compiling and exporting():
         return "an exported program must not depend on it"
     return None
-
-
-def _check_settings(dropout_p: float, seed: Tensor | None, chunk: int | None) -> None:
-    if not 0.0 <= dropout_p <= 1.0:
-        raise PriorGraphError(f"dropout_p must be in [0, 1], got {dropout_p!r}.")
-    if seed is not None and not (isinstance(seed, Tensor) and seed.dtype == torch.int64 and seed.dim() == 0):
-        raise PriorGraphError("dropout_seed must be a 0-d int64 tensor, such as torch.tensor(1).")
-    if chunk is not None and (isinstance(chunk, (bool, float)) or chunk < 1):
-        raise PriorGraphError(f"chunk_size must be None or a positive integer, got {chunk!r}.")
-
-
-def _check_shapes(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: EdgeLayout,
-    bias: Tensor | None,
-    edge_features: Tensor | None,
-    key_mask: Tensor | None,
-) -> None:
-    if not isinstance(layout, EdgeLayout):
-        raise PriorGraphError(f"layout must be an EdgeLayout, got {type(layout).__name__}.")
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            what = f"dtype {tensor.dtype}" if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise PriorGraphError(f"{name} must be a floating-point tensor, got {what}.")
-        if tensor.dtype != query.dtype or tensor.device != layout.device:
-            raise PriorGraphError(
-                f"query, key, value and layout must share dtype and device, got {query.dtype} on "
-                f"{layout.device} and {name} {tensor.dtype} on {tensor.device}."
-            )
-        size = layout.num_targets if name == "query" else layout.num_sources
-        if tensor.dim() < 3 or tensor.shape[-3] != size:
-            raise PriorGraphError(
-                f"{name} must have shape (..., {size}, H, d) for {layout!r}, got {tuple(tensor.shape)}."
-            )
-    lead, width = query.shape[:-3], query.shape[-2:]
-    for name, tensor in (("key", key), ("value", value)):
-        if tensor.shape[:-3] != lead or tensor.shape[-2:] != width:
-            raise PriorGraphError(
-                f"{name} must share the leading axes and (H, d) of query {tuple(query.shape)}, "
-                f"got {tuple(tensor.shape)}."
-            )
-    edges, heads = layout.num_edges, width[0]
-    per_edge = (*lead, edges, heads)
-    if bias is not None and not bias.is_floating_point():
-        raise PriorGraphError(f"bias must be floating point, got dtype {bias.dtype}.")
-    if bias is not None and tuple(bias.shape) not in {(edges,), (edges, heads), (edges, 1), per_edge}:
-        raise PriorGraphError(
-            f"bias must have shape ({edges},), ({edges}, {heads}) or {per_edge}, got {tuple(bias.shape)}."
-        )
-    if edge_features is not None:
-        allowed = {(edges, *width), (*lead, edges, *width)}
-        if tuple(edge_features.shape) not in allowed:
-            raise PriorGraphError(
-                f"edge_features must have shape {(edges, *width)} or with the leading axes of query, "
-                f"got {tuple(edge_features.shape)}."
-            )
-    if key_mask is not None:
-        if key_mask.dtype != torch.bool:
-            raise PriorGraphError(f"key_mask must be boolean, True = ignore, got {key_mask.dtype}.")
-        if tuple(key_mask.shape) != (*lead, layout.num_sources):
-            raise PriorGraphError(
-                f"key_mask must have shape {(*lead, layout.num_sources)}, got {tuple(key_mask.shape)}."
-            )

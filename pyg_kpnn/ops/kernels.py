@@ -13,6 +13,9 @@ gradient of ``mix`` dots and mixes. So two autograd functions that call each oth
 to any order and save nothing but their inputs; the gathered rows, E x d numbers, are made
 again in backward, a slice of ``chunk_size`` edges at a time when one is given.
 
+In backward what is not finite counts as 0, see :mod:`pyg_kpnn.ops.rows`: a target of NaN that a loss
+leaves out sends its sources a gradient of 0, not of 0 * NaN.
+
 A *kernel* holds what differs between libraries: how to sum rows over segments and how to
 find the maximum of one. Tensors here are ``(B, N, H, d)`` on nodes and ``(B, E, H)`` on
 edges in the sorted order of :class:`EdgeLayout`.
@@ -26,10 +29,11 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
+from torch.autograd.forward_ad import _set_fwd_grad_enabled
 
 from .layout import EdgeLayout
 from .precision import traced, without_autocast
+from .rows import finite, primals
 
 __all__ = [
     "BatchedFunction",
@@ -108,6 +112,9 @@ def _tiles(
     batch: int, layout: EdgeLayout, width: int, chunk: int | None
 ) -> Iterator[tuple[slice | None, slice]]:
     """Samples (None: all) and edges to gather together: ``chunk`` edges, what samples fit the cache."""
+    if chunk is None and torch.compiler.is_compiling():  # where the number of edges may stay open too
+        yield None, slice(None)
+        return
     step = max(layout.num_edges, 1) if chunk is None else chunk
     blocks: list[slice | None] = [None]
     if not torch.compiler.is_compiling():  # where the number of samples may stay open
@@ -158,7 +165,8 @@ def _dot(on_target: Tensor, on_source: Tensor, layout: EdgeLayout, chunk: int | 
 def _mix(
     weights: Tensor, rows: Tensor, layout: EdgeLayout, kernel: Kernel, chunk: int | None, side: str
 ) -> Tensor:
-    size = layout.num_targets if side == "target" else layout.num_sources
+    # Read off a tensor: a size that torch.compile leaves open does not reach backward in any other way.
+    size = (layout.target_ptr if side == "target" else layout.source_ptr).shape[0] - 1
     order, origin = kernel.edge_order(layout, side)
     batch, _, heads, width = rows.shape
     out = rows.new_zeros(batch, size, heads, width)
@@ -210,9 +218,9 @@ class _Dot(BatchedFunction):
         layout, kernel, chunk = ctx.rest
         grad_target = grad_source = None
         if ctx.needs_input_grad[0]:
-            grad_target = mix(grad, on_source, layout, kernel, chunk, "target")
+            grad_target = mix(grad, finite(on_source), layout, kernel, chunk, "target")
         if ctx.needs_input_grad[1]:
-            grad_source = mix(grad, on_target, layout, kernel, chunk, "source")
+            grad_source = mix(grad, finite(on_target), layout, kernel, chunk, "source")
         return grad_target, grad_source, None, None, None
 
 
@@ -236,11 +244,12 @@ class _Mix(BatchedFunction):
         grad_weights = grad_rows = None
         to_target = ctx.side == "target"
         if ctx.needs_input_grad[0]:
-            on_target, on_source = (grad, rows) if to_target else (rows, grad)
+            known = finite(rows)
+            on_target, on_source = (grad, known) if to_target else (known, grad)
             grad_weights = dot(on_target, on_source, layout, kernel, chunk)
         if ctx.needs_input_grad[1]:
             other = "source" if to_target else "target"
-            grad_rows = mix(weights, grad, layout, kernel, chunk, other)
+            grad_rows = mix(finite(weights), grad, layout, kernel, chunk, other)
         return grad_weights, grad_rows, None, None, None, None
 
 
@@ -264,7 +273,7 @@ class _Softmax(BatchedFunction):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (weights,) = ctx.saved_tensors
-        return softmax_tangent(weights, grad, *ctx.rest), None, None
+        return softmax_tangent(finite(weights), grad, *ctx.rest), None, None
 
 
 def softmax_tangent(weights: Tensor, tangent: Tensor, layout: EdgeLayout, kernel: Kernel) -> Tensor:
@@ -277,17 +286,13 @@ def softmax_tangent(weights: Tensor, tangent: Tensor, layout: EdgeLayout, kernel
 # the compiled path does not see.
 
 
-def _primals(ctx: Any) -> list[Tensor]:
-    return [unpack_dual(tensor).primal for tensor in ctx.saved_tensors]
-
-
 class _DotWithForwardAD(_Dot):
     @staticmethod
     def jvp(ctx: Any, target_tangent: Tensor | None, source_tangent: Tensor | None, *_: None) -> Tensor:
         layout, kernel, chunk = ctx.rest
         terms = []
         with _set_fwd_grad_enabled(True):
-            on_target, on_source = _primals(ctx)
+            on_target, on_source = primals(ctx)
             if target_tangent is not None:
                 terms.append(dot(target_tangent, on_source, layout, kernel, chunk))
             if source_tangent is not None:
@@ -301,7 +306,7 @@ class _MixWithForwardAD(_Mix):
         layout, kernel, chunk = ctx.rest
         terms = []
         with _set_fwd_grad_enabled(True):
-            weights, rows = _primals(ctx)
+            weights, rows = primals(ctx)
             if weights_tangent is not None:
                 terms.append(mix(weights_tangent, rows, layout, kernel, chunk, ctx.side))
             if rows_tangent is not None:
@@ -313,5 +318,5 @@ class _SoftmaxWithForwardAD(_Softmax):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
         with _set_fwd_grad_enabled(True):
-            (weights,) = _primals(ctx)
+            (weights,) = primals(ctx)
             return softmax_tangent(weights, tangent, *ctx.rest)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import PriorGraphError
+from .precision import exporting
 
 __all__ = ["INTEGER_DTYPES", "EdgeLayout"]
 
-INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+INTEGER_DTYPES = (
+    torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64,
+)  # fmt: skip
 
 
 class EdgeLayout:
@@ -53,8 +59,9 @@ class EdgeLayout:
     ------
     PriorGraphError
         If ``edge_index`` is not an integer ``(2, E)`` tensor, or an index is out of range.
-        The range is checked for tensors on the CPU; on other devices the check would wait
-        for the device, so build the layout on the CPU and move it with :meth:`to`.
+        The range is checked for tensors on the CPU, under ``torch.compile`` too; on other
+        devices the check would wait for the device, so build the layout on the CPU and move it
+        with :meth:`to`. An exported program checks nothing.
 
     Examples
     --------
@@ -90,17 +97,22 @@ class EdgeLayout:
     target_by_source: Tensor
 
     def __init__(self, edge_index: Tensor, num_sources: int, num_targets: int) -> None:
+        num_sources, num_targets = _size("num_sources", num_sources), _size("num_targets", num_targets)
         edge_index = _checked(edge_index, num_sources, num_targets)
         source, target = edge_index[0], edge_index[1]
         self.num_sources = num_sources
         self.num_targets = num_targets
-        self.by_target = torch.argsort(target * num_sources + source, stable=True)
+        if exporting():
+            # ONNX has no stable sort, and the one backend of an exported program adds in any order.
+            self.by_target = torch.arange(source.shape[0], device=source.device)
+        else:
+            self.by_target = torch.argsort(target * num_sources + source, stable=True)
         self.rank = torch.empty_like(self.by_target)
         self.rank = self.rank.scatter(0, self.by_target, torch.arange(source.numel(), device=source.device))
         self.source = source.index_select(0, self.by_target)
         self.source_int32 = self.source.to(torch.int32)
         self.target = target.index_select(0, self.by_target)
-        self.by_source = torch.argsort(self.source, stable=True)
+        self.by_source = self.by_target if exporting() else torch.argsort(self.source, stable=True)
         self.target_by_source = self.target.index_select(0, self.by_source)
         self.target_ptr = _pointer(self.target, num_targets)
         self.source_ptr = _pointer(self.source, num_sources)
@@ -163,10 +175,17 @@ def _pointer(index: Tensor, size: int) -> Tensor:
     return count.index_add(0, index + 1, torch.ones_like(index)).cumsum(0)
 
 
+def _size(name: str, size: Any) -> int:
+    # A SymInt is a size that torch.export leaves open.
+    is_integer = isinstance(size, (int, np.integer, torch.SymInt)) and not isinstance(size, bool)
+    if not is_integer or size < 0:
+        raise PriorGraphError(f"{name} must be an integer >= 0, got {size!r}.")
+    if not isinstance(size, torch.SymInt) and size >= 2**31:  # the kernels read int32
+        raise PriorGraphError(f"{name} must be below 2**31, got {size!r}.")
+    return int(size) if isinstance(size, np.integer) else size  # a numpy.uint8 would overflow
+
+
 def _checked(edge_index: Tensor, num_sources: int, num_targets: int) -> Tensor:
-    for name, size in (("num_sources", num_sources), ("num_targets", num_targets)):
-        if isinstance(size, (bool, float)) or size < 0:
-            raise PriorGraphError(f"{name} must be an integer >= 0, got {size!r}.")
     if not isinstance(edge_index, Tensor):
         raise PriorGraphError(
             f"edge_index must be an integer tensor of shape (2, E), got {type(edge_index).__name__}."
@@ -177,16 +196,43 @@ def _checked(edge_index: Tensor, num_sources: int, num_targets: int) -> Tensor:
         raise PriorGraphError(
             f"edge_index must have shape (2, E), sources then targets, got {tuple(edge_index.shape)}."
         )
+    if edge_index.layout != torch.strided or edge_index.is_nested:
+        raise PriorGraphError(
+            "edge_index must be a dense tensor of shape (2, E), got a sparse or nested one."
+        )
     edge_index = edge_index.to(torch.int64)
-    # Elsewhere the range check would wait for the device; while compiling it would break the graph.
-    if edge_index.is_cpu and edge_index.numel() and not torch.compiler.is_compiling():
-        sides = (("source", num_sources), ("target", num_targets))
-        for row, (side, size) in zip(edge_index, sides, strict=True):
-            low, high = (int(bound) for bound in torch.aminmax(row))
-            if low < 0 or high >= size:
-                bad = low if low < 0 else high
-                first = int((row == bad).nonzero()[0])
-                raise PriorGraphError(
-                    f"Every {side} index must be in [0, {size}), got {bad} at edge {first}."
-                )
+    # Elsewhere the range check would wait for the device.
+    if edge_index.is_cpu and edge_index.numel():
+        if not torch.compiler.is_compiling():
+            _check_range(edge_index, num_sources, num_targets)
+        elif not exporting():  # an exported program must not depend on this package
+            edge_index = torch.ops.pyg_kpnn.checked_edge_index(edge_index, num_sources, num_targets)
     return edge_index
+
+
+def _check_range(edge_index: Tensor, num_sources: int, num_targets: int) -> None:
+    sides = (("source", num_sources), ("target", num_targets))
+    for row, (side, size) in zip(edge_index, sides, strict=True):
+        low, high = (int(bound) for bound in torch.aminmax(row))
+        if low < 0 or high >= size:
+            bad = low if low < 0 else high
+            first = int((row == bad).nonzero()[0])
+            raise PriorGraphError(f"Every {side} index must be in [0, {size}), got {bad} at edge {first}.")
+
+
+# Reading values would break the graph of torch.compile; an operator, which it does not look into, may.
+@torch.library.custom_op(
+    "pyg_kpnn::checked_edge_index",
+    mutates_args=(),
+    device_types="cpu",
+    schema="(Tensor edge_index, SymInt num_sources, SymInt num_targets) -> Tensor",
+)
+def _checked_edge_index(edge_index: Tensor, num_sources: int, num_targets: int) -> Tensor:
+    if edge_index.numel():
+        _check_range(edge_index, num_sources, num_targets)
+    return edge_index.clone()  # an operator may not return its argument, and is left out if nobody uses it
+
+
+@_checked_edge_index.register_fake
+def _(edge_index: Tensor, num_sources: int, num_targets: int) -> Tensor:
+    return torch.empty_like(edge_index)

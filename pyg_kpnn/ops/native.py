@@ -2,21 +2,23 @@
 
 Forward and first backward run in the library and keep nothing of the size of the edges. What
 else torch may ask for, second derivatives, forward mode, gradients of the weights, is computed
-by the formula of the ``torch`` backend, which is exact to any order.
+by the formula of the ``torch`` backend, which is exact to any order; so is a backward pass past NaN.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
+from torch.autograd.forward_ad import _set_fwd_grad_enabled
 
 from .dropout import drop_weights
 from .kernels import dot, fold_batch, mix, softmax_tangent, weigh
 from .layout import EdgeLayout
 from .native_library import NativeInputs, native_backward, native_forward
+from .rows import finite, primals
 from .torch_kernel import TorchKernel
 
 __all__ = ["native_attention"]
@@ -89,6 +91,23 @@ def _inputs(
     return NativeInputs(query, key, value, bias, key_mask, seed, *order, *back, options.dropout_p)
 
 
+def _layout_of(inputs: NativeInputs) -> EdgeLayout:
+    """The layout that ``_inputs`` took apart, with ``rank`` and ``target`` made again."""
+    edges = torch.arange(inputs.source.numel())
+    tensors = {
+        "source": inputs.source.long(),
+        "source_int32": inputs.source,
+        "target": torch.bucketize(edges, inputs.target_ptr[1:], right=True),
+        "by_target": inputs.position,
+        "rank": torch.empty_like(edges).scatter_(0, inputs.position, edges),
+        "target_ptr": inputs.target_ptr,
+        "by_source": inputs.by_source,
+        "source_ptr": inputs.source_ptr,
+        "target_by_source": inputs.target_by_source,
+    }
+    return EdgeLayout.from_tensors(tensors, inputs.key.shape[1], inputs.query.shape[1])
+
+
 class _Terms(NamedTuple):
     """What derivatives are made of, in float32 or wider and in sorted edge order."""
 
@@ -98,6 +117,9 @@ class _Terms(NamedTuple):
     weights: Tensor  # before dropout
     used: Tensor  # after
     scale: float
+
+
+_Gradients = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # of query, key, value, bias
 
 
 def _terms(
@@ -146,28 +168,15 @@ class _Native(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, _: None, grad_weights: Tensor | None) -> tuple[Any, ...]:
         query, key, value, bias, key_mask, seed, mixed, norm = ctx.saved_tensors
         options = ctx.options
-        layout = options.layout
         if grad is None and grad_weights is None:
             return (None,) * 7
         if grad is not None and grad_weights is None and not torch.is_grad_enabled():
             inputs = _inputs(query, key, value, bias, key_mask, seed, options)
-            results = native_backward(inputs, mixed, norm, grad)
-            return _as_inputs(results, query, key, value)
-        terms = _terms(query, key, value, bias, key_mask, seed, options)
-        chunk = options.chunk
-        grad_used = None if grad_weights is None else grad_weights.index_select(1, layout.by_target)
-        grad_value = None
-        if grad is not None:
-            through = dot(grad, terms.value, layout, _KERNEL, chunk)
-            grad_used = through if grad_used is None else grad_used + through
-            grad_value = mix(terms.used, grad, layout, _KERNEL, chunk, "source")
-        assert grad_used is not None
-        grad_kept = drop_weights(grad_used, layout.by_target, options.dropout_p, seed, chunk)
-        grad_scores = softmax_tangent(terms.weights, grad_kept, layout, _KERNEL)
-        grad_query = mix(grad_scores, terms.key, layout, _KERNEL, chunk, "target") * terms.scale
-        grad_key = mix(grad_scores, terms.query, layout, _KERNEL, chunk, "source")
-        grad_bias = None if bias is None else grad_scores.index_select(1, layout.rank)
-        return _as_inputs((grad_query, grad_key, grad_value, grad_bias), query, key, value)
+            results = _backward(inputs, options, mixed, norm, grad)
+        else:
+            terms = _terms(query, key, value, bias, key_mask, seed, options)
+            results = _by_formula(terms, seed, options, grad, grad_weights)
+        return _as_inputs(results, query, key, value, bias)
 
     @staticmethod
     def jvp(
@@ -181,8 +190,7 @@ class _Native(torch.autograd.Function):
         options = ctx.options
         layout, chunk = options.layout, options.chunk
         with _set_fwd_grad_enabled(True):
-            tensors: list[Any] = [None if t is None else unpack_dual(t).primal for t in ctx.saved_tensors]
-            query, key, value, bias, key_mask, seed = tensors[:6]
+            query, key, value, bias, key_mask, seed, *_rest = primals(ctx)
             terms = _terms(query, key, value, bias, key_mask, seed, options)
             compute = terms.query.dtype
             change = torch.zeros_like(terms.weights)
@@ -205,7 +213,6 @@ class _Native(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Any, ...], Any]:
         *tensors, options = args
         *dims, _ = in_dims
-        seed_dim = dims[5]
         if options.dropout_p > 0.0:
             # Samples are numbered along B for dropout, and each of the mapped calls counts from 0.
             calls = []
@@ -221,21 +228,57 @@ class _Native(torch.autograd.Function):
                 None if t is None else fold_batch(t, dim, info.batch_size)
                 for t, dim in zip(tensors[:5], dims[:5], strict=True)
             ]
-            assert seed_dim is None
-            parts = _Native.apply(*merged, tensors[5], options)
+            parts = _Native.apply(*merged, None, options)  # a seed, mapped over or not, decides nothing
             out = [None if part is None else part.unflatten(0, (info.batch_size, -1)) for part in parts]
         return tuple(out), tuple(None if part is None else 0 for part in out)
 
 
+def _by_formula(
+    terms: _Terms, seed: Tensor | None, options: _Options, grad: Tensor | None, grad_weights: Tensor | None
+) -> _Gradients:
+    """Gradients from those of the mix (B, T, H, d) and of the weights (B, E, H), differentiable."""
+    layout, chunk = options.layout, options.chunk
+    query, key, value, weights, used = (finite(tensor) for tensor in terms[:5])
+    grad_used = None if grad_weights is None else grad_weights.index_select(1, layout.by_target)
+    grad_value = None
+    if grad is not None:
+        through = dot(grad, value, layout, _KERNEL, chunk)
+        grad_used = through if grad_used is None else grad_used + through
+        grad_value = mix(used, grad, layout, _KERNEL, chunk, "source")
+    assert grad_used is not None
+    grad_kept = drop_weights(grad_used, layout.by_target, options.dropout_p, seed, chunk)
+    grad_scores = softmax_tangent(weights, grad_kept, layout, _KERNEL)
+    grad_query = mix(grad_scores, key, layout, _KERNEL, chunk, "target") * terms.scale
+    grad_key = mix(grad_scores, query, layout, _KERNEL, chunk, "source")
+    return grad_query, grad_key, grad_value, grad_scores.index_select(1, layout.rank)
+
+
+def _backward(
+    inputs: NativeInputs, options: _Options, mixed: Tensor, norm: Tensor, grad: Tensor
+) -> _Gradients:
+    """Gradients by the kernel, which multiplies 0 by NaN; where that is seen in them, by the formula."""
+    results = native_backward(inputs, mixed, norm, grad)
+    # Gradients that lie side by side are looked at once. Finite ones whose sum is too large take longer,
+    # and no harm.
+    whole = {
+        id(t if t._base is None else t._base): t if t._base is None else t._base
+        for t in results
+        if t is not None
+    }
+    if all(math.isfinite(float(tensor.sum())) for tensor in whole.values()):
+        return results
+    return _by_formula(_terms(*inputs[:6], options), inputs.seed, options, grad, None)
+
+
 def _as_inputs(
-    results: tuple[Tensor | None, ...], query: Tensor, key: Tensor, value: Tensor
+    results: _Gradients, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     """Gradients in the dtypes of the inputs, and None for mask, seed and options."""
     grads = [
-        None if grad is None else grad.to(tensor.dtype)
-        for grad, tensor in zip(results, (query, key, value), strict=False)
+        None if grad is None or tensor is None else grad.to(tensor.dtype)
+        for grad, tensor in zip(results, (query, key, value, bias), strict=True)
     ]
-    return (*grads, results[3], None, None, None)
+    return (*grads, None, None, None)
 
 
 # The same kernel as an operator, which torch.compile does not look into. Such an operator has no
@@ -275,9 +318,11 @@ def _(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     schema=f"({_ARGUMENTS}, Tensor mixed, Tensor norm, Tensor grad) -> (Tensor, Tensor, Tensor, Tensor)",
 )
 def _backward_operator(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    *inputs, mixed, norm, grad = arguments
-    *grads, grad_bias = native_backward(NativeInputs(*inputs), mixed, norm, grad)
-    grads = [g.to(tensor.dtype) for g, tensor in zip(grads, inputs[:3], strict=True)]
+    mixed, norm, grad = arguments[-3:]
+    inputs = NativeInputs(*arguments[:-3])
+    options = _Options(_layout_of(inputs), inputs.dropout_p, None, False)
+    results = _backward(inputs, options, mixed, norm, grad)
+    *grads, grad_bias = _as_inputs(results, *inputs[:4])[:4]
     return (*grads, norm.new_empty(0) if grad_bias is None else grad_bias)  # type: ignore[return-value]
 
 

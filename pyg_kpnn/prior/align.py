@@ -19,6 +19,7 @@ from pyg_kpnn.prior.names import (
     name_list,
     name_of,
     near_names,
+    show,
     unknown_names,
 )
 
@@ -78,7 +79,9 @@ def align_inputs(
             continue
         first = at.setdefault(name, place)
         if first != place:
-            twice.append(f"{labels[first]!r} at column {first} and {labels[place]!r} at column {place}")
+            twice.append(
+                f"{show(labels[first])} at column {first} and {show(labels[place])} at column {place}"
+            )
     if twice:
         raise PriorGraphError(
             f"Every column must have a name of its own. Got {listing(twice)}. Rename or drop one of each."
@@ -91,7 +94,7 @@ def align_inputs(
         again = sorted(name for name, count in Counter(wanted).items() if count > 1)
         if again:
             raise PriorGraphError(
-                f"'nodes' must name each node once. Got {listing(map(repr, again))} more than once."
+                f"'nodes' must name each node once. Got {listing(map(show, again))} more than once."
             )
         either = set(graph.nodes)
         strange = [name for name in wanted if name not in either]
@@ -107,7 +110,7 @@ def align_inputs(
         if turned:
             advice = f"{turned} of them are in the index: pass table.T."
         names = list(at)
-        shown = (f"{name!r}{near_names(name, names)}" for name in missing)
+        shown = (f"{show(name)}{near_names(name, names)}" for name in missing)
         raise PriorGraphError(
             f"Every node must have a column of its name. Got no column for {len(missing)} of {len(wanted)} "
             f"nodes: {listing(shown, len(missing))}. {advice}"

@@ -12,12 +12,14 @@ from pyg_kpnn.prior.fingerprint import without_defaults
 from pyg_kpnn.prior.graph import PriorGraph
 from pyg_kpnn.prior.names import (
     NameTable,
+    brief,
     check_choice,
     check_text,
     check_widths,
     encode,
     listing,
     name_list,
+    show,
     unknown_names,
 )
 from pyg_kpnn.prior.signs import parse_signs
@@ -50,13 +52,13 @@ def _weights(column: pd.Series, describe: Callable[[int], str]) -> np.ndarray:
     try:
         values = pd.to_numeric(column.astype(object).where(column.notna(), np.nan), errors="coerce")
         out: np.ndarray = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
+    except Exception as error:  # pandas compares and hashes the cells, and objects raise what they like
         raise PriorGraphError(
-            f"Weights must be finite real numbers. Got a column that is not ({error})."
+            f"Weights must be finite real numbers. Got a column that is not ({error!r})."
         ) from error
     bad = np.flatnonzero(~np.isfinite(out))
     if len(bad):
-        shown = (f"{column[int(row)]!r} at {describe(int(row))}" for row in bad)
+        shown = (f"{show(column[int(row)])} at {describe(int(row))}" for row in bad)
         raise PriorGraphError(
             f"Weights must be finite numbers. Got {listing(shown, len(bad))}. Fill in or drop these rows."
         )
@@ -113,7 +115,7 @@ def assemble(
     tgt = np.array([at[name] for name in t_names], dtype=np.int64)[t_codes]
 
     def describe(row: int) -> str:
-        return f"{place(row)} ({order_s[src[row]]} -> {order_t[tgt[row]]})"
+        return f"{place(row)} ({brief(order_s[src[row]])} -> {brief(order_t[tgt[row]])})"
 
     signs = None if sign is None else parse_signs(sign, sign_map, describe)
     weights = None if weight is None else _weights(weight, describe)
@@ -155,14 +157,18 @@ def _combine(
     """
     order = np.argsort(key, kind="stable")
     ordered = key[order]
-    start = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    fresh = np.concatenate(([True], ordered[1:] != ordered[:-1]))
+    start = np.flatnonzero(fresh)
     if len(start) == len(key):
         return order, None if sign is None else sign[order], None if weight is None else weight[order]
 
-    group = np.repeat(np.arange(len(start)), np.diff(np.append(start, len(key))))
     if on_duplicate == "error":
-        again = np.setdiff1d(np.arange(len(key)), start)
-        shown = (f"{describe(int(order[i]))} repeats {describe(int(order[start[group[i]]]))}" for i in again)
+        again = np.flatnonzero(~fresh)
+        leads = (start[np.searchsorted(start, i) - 1] for i in again)
+        shown = (
+            f"{describe(int(order[i]))} repeats {describe(int(order[lead]))}"
+            for i, lead in zip(again, leads, strict=True)
+        )
         raise PriorGraphError(
             f"Every edge must be listed once. Got {len(again)} duplicate row(s): "
             f"{listing(shown, len(again))}. Drop them, or pass on_duplicate='first' or 'max'."

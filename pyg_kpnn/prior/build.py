@@ -10,7 +10,7 @@ import numpy as np
 from pyg_kpnn.errors import PriorGraphError
 from pyg_kpnn.prior.assemble import assemble
 from pyg_kpnn.prior.graph import PriorGraph
-from pyg_kpnn.prior.names import is_frame, is_row, listing, name_list
+from pyg_kpnn.prior.names import is_frame, is_row, listing, name_list, show
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +67,7 @@ def parse_adjacency(edgelist: pd.DataFrame, widths: Mapping[Any, int] | None = N
             "An adjacency must have an output node (out-degree 0). Got an outgoing edge at every one of the "
             f"{graph.num_nodes} nodes. Add a node that is only a target, or use PriorGraph.from_pandas."
         )
-    wide = [f"{name!r} with {graph.widths[name]}" for name in graph.input_nodes if name in graph.widths]
+    wide = [f"{show(name)} with {graph.widths[name]}" for name in graph.input_nodes if name in graph.widths]
     if wide:
         raise PriorGraphError(
             f"An input node must have width 1, since it reads one column. Got {listing(wide)}. "
@@ -92,12 +92,12 @@ def pick_column(frame: pd.DataFrame, label: Any, role: str) -> pd.Series:
     """The one column with this label, as positions 0..n-1."""
     try:
         where = [i for i, name in enumerate(frame.columns) if name is label or bool(name == label)]
-    except (TypeError, ValueError):  # pandas.NA and arrays compare to no truth value
+    except Exception:  # pandas.NA and arrays compare to no truth value, other objects raise what they like
         where = []
     if len(where) != 1:
         raise PriorGraphError(
-            f"The edgelist must have one {role} column {label!r}. Got {len(where)} of that name among the "
-            f"columns {listing(map(repr, frame.columns), len(frame.columns))}. Name it with {role}=."
+            f"The edgelist must have one {role} column {show(label)}. Got {len(where)} of that name among "
+            f"the columns {listing(map(show, frame.columns), len(frame.columns))}. Name it with {role}=."
         )
     return frame.iloc[:, where[0]].reset_index(drop=True)
 
@@ -146,7 +146,7 @@ def split_pairs(edges: Any) -> tuple[pd.Series, pd.Series]:
     for row, pair in enumerate(pairs):
         if not isinstance(pair, (tuple, list, np.ndarray)) or len(pair) != 2:
             raise PriorGraphError(
-                f"Every edge must be a (source, target) pair. Got {pair!r} at row {row}. "
+                f"Every edge must be a (source, target) pair. Got {show(pair)} at row {row}. "
                 "Signs and weights are given by sign= and weight=."
             )
     return (

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyg_kpnn.errors import PriorGraphError
+from pyg_kpnn.prior.names import listing, show
 
 if TYPE_CHECKING:
     from pyg_kpnn.prior.graph import PriorGraph
@@ -70,9 +71,7 @@ def _unused(names: Sequence[str], used: np.ndarray) -> list[str]:
 
 
 def _bad(rule: str, got: object, hint: str = "") -> PriorGraphError:
-    shown = repr(got)
-    shown = shown if len(shown) <= 80 else shown[:77] + "..."
-    return PriorGraphError(f"{rule} Got {shown} ({type(got).__name__}).{' ' if hint else ''}{hint}")
+    return PriorGraphError(f"{rule} Got {show(got)} ({type(got).__name__}).{' ' if hint else ''}{hint}")
 
 
 def _listed(payload: Mapping[str, Any], key: str) -> list[Any]:
@@ -99,12 +98,12 @@ def from_payload(payload: Any) -> PriorGraph:
     if "kpnn2_spec" not in payload or "edges" not in payload or "layout" not in payload:
         raise PriorGraphError(
             "A payload must have the keys 'kpnn2_spec', 'layout' and 'edges'. Got the keys "
-            f"{[str(key) for key in list(payload)[:8]]}. Pass what to_dict() returned."
+            f"[{listing(map(show, payload), len(payload))}]. Pass what to_dict() returned."
         )
     version, layout = payload["kpnn2_spec"], payload["layout"]
     if type(version) is not int or version != VERSION:
         raise _bad(f"'kpnn2_spec' of the payload must be {VERSION}.", version)
-    if layout not in ("adjacency", "bipartite"):
+    if not isinstance(layout, str) or layout not in ("adjacency", "bipartite"):
         raise _bad(
             "'layout' of the payload must be 'adjacency' or 'bipartite'.",
             layout,

@@ -14,7 +14,7 @@ from torch import Tensor
 from pyg_kpnn.errors import PriorGraphError
 from pyg_kpnn.prior import fingerprint as _fingerprint
 from pyg_kpnn.prior.constructors import GraphConstructors
-from pyg_kpnn.prior.names import name_list, name_of, near_names, unknown_names
+from pyg_kpnn.prior.names import name_list, name_of, near_names, show, unknown_names
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -209,7 +209,7 @@ class PriorGraph(GraphConstructors):
             names = self.target_nodes if side else self.source_nodes
             where = f"the {'target' if side else 'source'} side" if self.is_bipartite else "the graph"
             raise PriorGraphError(
-                f"A node must be in {where}. Got {name_of(name)!r}{near_names(name_of(name), names)}. "
+                f"A node must be in {where}. Got {show(name_of(name))}{near_names(name_of(name), names)}. "
                 "The names are in `nodes`."
             )
         return place
@@ -235,17 +235,19 @@ class PriorGraph(GraphConstructors):
         slice(1, 4, None)
         """
         if side not in (None, "source", "target"):
-            raise PriorGraphError(f"'side' must be 'source' or 'target'. Got {side!r} for node {name!r}.")
+            raise PriorGraphError(
+                f"'side' must be 'source' or 'target'. Got {show(side)} for node {show(name)}."
+            )
         which = int(side == "target")
         if side is None and self.is_bipartite:
             on_source, on_target = (name_of(name) in table for table in self._positions)
             if on_source and on_target:
                 raise PriorGraphError(
-                    f"A name on both sides needs its side. Got {name!r}. Pass side='source' or 'target'."
+                    f"A name on both sides needs its side. Got {show(name)}. Pass side='source' or 'target'."
                 )
             if not (on_source or on_target):
                 raise PriorGraphError(
-                    f"A node must be in the graph. Got {name_of(name)!r}"
+                    f"A node must be in the graph. Got {show(name_of(name))}"
                     f"{near_names(name_of(name), self.nodes)}. The names are in `nodes`."
                 )
             which = int(on_target)
@@ -346,8 +348,8 @@ class PriorGraph(GraphConstructors):
         edge = int(np.searchsorted(self._edge_keys, key))
         if edge == self.num_edges or self._edge_keys[edge] != key:
             raise PriorGraphError(
-                f"An edge must be in the graph. Got {source!r} -> {target!r}, whose nodes are there but "
-                "not the edge. Edges have a direction: see `edges`."
+                f"An edge must be in the graph. Got {show(source)} -> {show(target)}, whose nodes are there "
+                "but not the edge. Edges have a direction: see `edges`."
             )
         found = self._locations.get(edge)
         if found is None:

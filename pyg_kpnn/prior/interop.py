@@ -10,7 +10,7 @@ import torch
 from pyg_kpnn.errors import PriorGraphError
 from pyg_kpnn.prior.assemble import assemble
 from pyg_kpnn.prior.graph import PriorGraph
-from pyg_kpnn.prior.names import check_choice, listing, name_list
+from pyg_kpnn.prior.names import brief, check_choice, listing, name_list, show
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -91,10 +91,11 @@ def graph_from_networkx(
         absent = [(u, v) for u, v, attributes in rows if attribute not in attributes]
         if rows and (len(absent) == len(rows) or (absent and role == "weight")):
             there = sorted({str(key) for _, _, attributes in rows for key in attributes})
+            without = (f"{brief(str(u))} -> {brief(str(v))}" for u, v in absent)
             raise PriorGraphError(
                 f"{'Every' if role == 'weight' else 'Some'} edge must have the {role} attribute "
-                f"{attribute!r}. Got none at {listing((f'{u} -> {v}' for u, v in absent), len(absent))}; "
-                f"attributes there are {listing(map(repr, there), len(there)) or 'none'}. "
+                f"{attribute!r}. Got none at {listing(without, len(absent))}; "
+                f"attributes there are {listing(map(show, there), len(there)) or 'none'}. "
                 "Fill it in, or name another."
             )
         read[role] = pd.Series([attributes.get(attribute) for _, _, attributes in rows], dtype=object)
@@ -207,7 +208,7 @@ def _blocks(names: list[Any], wide: bool) -> np.ndarray:
         if start != i:
             if not wide or first[i - 1] != start:
                 raise PriorGraphError(
-                    f"'node_names' must name each node once. Got {name!r} at nodes {start} and {i}. "
+                    f"'node_names' must name each node once. Got {show(name)} at nodes {start} and {i}. "
                     "Give each node a name of its own."
                 )
             first[i] = start

@@ -24,9 +24,30 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHOWN = 5
+_SHOWN_CHARACTERS = 80
+#: No suggestions beyond this: comparing long names, or very many, costs more than a suggestion is worth.
+_GUESS_CHARACTERS, _GUESS_NAMES = 200, 100_000
 #: Units are counted in 32 bits, so that a pair of units, and every count of pairs, is far inside 64.
 MOST_UNITS = 2**31 - 1
 _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
+
+
+def show(value: Any) -> str:
+    """``repr`` of what came, for an error message: of a name of a million characters only the beginning."""
+    if isinstance(value, str) and len(value) > _SHOWN_CHARACTERS:
+        return f"{value[:_SHOWN_CHARACTERS]!r}… ({len(value):,} characters)"
+    try:
+        text = repr(value)
+    except Exception:  # an object that cannot even be shown must not hide the error about it
+        text = f"<{type(value).__name__}>"
+    if len(text) <= 4 * _SHOWN_CHARACTERS:
+        return text
+    return f"{text[:_SHOWN_CHARACTERS]}… ({len(text):,} characters)"
+
+
+def brief(name: str) -> str:
+    """A name as it is, or the beginning of a very long one."""
+    return name if len(name) <= _SHOWN_CHARACTERS else f"{name[:_SHOWN_CHARACTERS]}…"
 
 
 def listing(items: Iterable[str], total: int | None = None) -> str:
@@ -51,10 +72,15 @@ def near_names(name: str, names: Sequence[str]) -> str:
     A name that differs only in case wins over every other, since that is the usual slip; then one that
     looks the same in print, which is shown with escapes.
     """
+    if len(name) > _GUESS_CHARACTERS:
+        return ""
+    names = [other for other in names if len(other) <= _GUESS_CHARACTERS]
     folded = name.casefold()
-    same = [other for other in names if other.casefold() == folded]
-    if same:
-        return f" (differs only in case from {same[0]!r})"
+    same = next((other for other in names if other.casefold() == folded), None)
+    if same is not None:
+        return f" (differs only in case from {same!r})"
+    if len(names) > _GUESS_NAMES:
+        return ""
     look = _looks(name)
     twin = next((other for other in names if _looks(other) == look), None)
     if twin is not None:
@@ -65,7 +91,7 @@ def near_names(name: str, names: Sequence[str]) -> str:
 
 def unknown_names(unknown: Sequence[str], names: Sequence[str]) -> str:
     """List unknown names, each with its nearest known name."""
-    return listing((f"{name!r}{near_names(name, names)}" for name in unknown), len(unknown))
+    return listing((f"{show(name)}{near_names(name, names)}" for name in unknown), len(unknown))
 
 
 def is_missing(value: Any) -> bool:
@@ -78,8 +104,15 @@ def is_missing(value: Any) -> bool:
         return True
     try:
         return bool(value != value)
-    except (TypeError, ValueError):
+    except Exception:  # any object may stand in a cell: it is there, whatever its comparison raises
         return False
+
+
+def _differ(one: Any, other: Any) -> bool:
+    try:
+        return bool(one != other)
+    except Exception:  # arrays and their like give no single answer: two objects are two ids
+        return True
 
 
 def plain(value: Any) -> Any:
@@ -98,16 +131,16 @@ def name_of(value: Any, what: str = "Node names", where: str = "") -> str:
         return str.__str__(value)
     if isinstance(value, (bytes, bytearray)):
         raise PriorGraphError(
-            f"{what} must be text or numbers. Got the bytes {value!r}{where}. Decode them to str first."
+            f"{what} must be text or numbers. Got the bytes {show(value)}{where}. Decode them to str first."
         )
     try:
         hash(value)
-    except TypeError:
+        return "0.0" if isinstance(value, (float, np.floating)) and value == 0 else str(value)
+    except Exception:  # whatever an object's own methods raise
         raise PriorGraphError(
-            f"{what} must be text or numbers. Got {value!r} ({type(value).__name__}){where}. "
+            f"{what} must be text or numbers. Got {show(value)} ({type(value).__name__}){where}. "
             "Write it as text."
         ) from None
-    return "0.0" if isinstance(value, (float, np.floating)) and value == 0 else str(value)
 
 
 def is_frame(value: Any) -> bool:
@@ -138,20 +171,22 @@ class NameTable:
         """Return the name of ``value``, after checking it against every id seen before."""
         name = name_of(value)
         if not name.strip():
-            raise PriorGraphError(f"Node names must not be empty. Got {value!r}. Name or drop the node.")
+            raise PriorGraphError(f"Node names must not be empty. Got {show(value)}. Name or drop the node.")
         ident = name if isinstance(value, str) else plain(value)
         first = self._by_text.setdefault(name, ident)
-        if first is not ident and (type(first) is not type(ident) or first != ident):
-            self._clash(first, ident, f"both would be named {name!r}")
+        if first is not ident and (type(first) is not type(ident) or _differ(first, ident)):
+            self._clash(first, ident, f"both would be named {show(name)}")
         if not isinstance(ident, str):
             other = self._by_value.setdefault(ident, name)
             if other != name:
-                self._clash(self._by_text[other], ident, f"they are equal, yet named {other!r} and {name!r}")
+                self._clash(
+                    self._by_text[other], ident, f"they are equal, yet named {show(other)} and {show(name)}"
+                )
         return name
 
     def _clash(self, first: Any, second: Any, why: str) -> None:
         raise PriorGraphError(
-            f"Node ids must stay distinct as text. Got {first!r} and {second!r}: {why}. "
+            f"Node ids must stay distinct as text. Got {show(first)} and {show(second)}: {why}. "
             "Convert all ids to one type first."
         )
 
@@ -159,6 +194,19 @@ class NameTable:
     def names(self) -> list[str]:
         """All names seen, in alphabetical order."""
         return sorted(self._by_text)
+
+
+def _hashes_well(values: pd.Series) -> bool:
+    """Whether pandas' hash table tells this text apart.
+
+    It holds C strings, so that "a" and "a\\0" would be one value, and for text that UTF-8 cannot hold its
+    ``repr``, which another cell may spell.
+    """
+    text = "".join(values.dropna().tolist())
+    try:
+        return "\0" not in text and (text.isascii() or bool(text.encode()))
+    except UnicodeEncodeError:
+        return False
 
 
 def encode(
@@ -178,8 +226,7 @@ def encode(
     if kind == "integer" and values.dtype == object:
         with contextlib.suppress(TypeError, ValueError, OverflowError):  # a missing cell, or beyond int64
             values = values.astype(np.int64)
-    # pandas hashes text as C strings, so that "a" and "a\0" would be one value
-    text = kind == "string" and "\0" not in "".join(values.dropna().tolist())
+    text = kind == "string" and _hashes_well(values)
     if text or pd.api.types.is_numeric_dtype(values.dtype):
         codes, uniques = pd.factorize(values)
         plainly = np.asarray(uniques) if isinstance(values.dtype, np.dtype) else uniques
@@ -197,10 +244,10 @@ def encode(
         code = table.setdefault(key, len(distinct))
         if code == len(distinct):
             distinct.append(value)
-        elif distinct[code] is not value and plain(distinct[code]) != ident:
+        elif distinct[code] is not value and _differ(plain(distinct[code]), ident):
             raise PriorGraphError(
-                f"{what} must stay distinct as text. Got {distinct[code]!r} and, at {place(row)}, {value!r}: "
-                f"both would be {name_of(value)!r}. Convert all of them to one type first."
+                f"{what} must stay distinct as text. Got {show(distinct[code])} and, at {place(row)}, "
+                f"{show(value)}: both would be {show(name_of(value))}. Convert all of them to one type first."
             )
         codes[row] = code
     return codes, distinct
@@ -216,7 +263,7 @@ def check_text(names: Sequence[str]) -> None:
                 name.encode("utf-8")
             except UnicodeEncodeError:
                 raise PriorGraphError(
-                    f"Node names must be valid Unicode text. Got {name!r}, which holds a lone surrogate. "
+                    f"Node names must be valid Unicode text. Got {show(name)}, which holds a lone surrogate. "
                     "Read the file with its true encoding."
                 ) from None
 
@@ -230,7 +277,7 @@ def check_choice(value: Any, allowed: tuple[str | None, ...], what: str) -> None
     """Refuse an option that is none of the allowed words; an array is no word."""
     if not (value is None or isinstance(value, str)) or value not in allowed:
         *first, last = map(repr, allowed)
-        raise PriorGraphError(f"{what!r} must be {', '.join(first)} or {last}. Got {value!r}.")
+        raise PriorGraphError(f"{what!r} must be {', '.join(first)} or {last}. Got {show(value)}.")
 
 
 def name_list(values: Any, what: str, *, of: str = "node names", ordered: bool = False) -> list[Any]:
@@ -245,7 +292,7 @@ def name_list(values: Any, what: str, *, of: str = "node names", ordered: bool =
         )
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise PriorGraphError(
-            f"{what!r} must be a sequence of {of}. Got {values!r} ({type(values).__name__}). "
+            f"{what!r} must be a sequence of {of}. Got {show(values)} ({type(values).__name__}). "
             "Put a single name in a list."
         )
     if ordered and isinstance(values, (set, frozenset)):
@@ -254,7 +301,8 @@ def name_list(values: Any, what: str, *, of: str = "node names", ordered: bool =
     for place, value in enumerate(out):
         if is_missing(value) or (isinstance(value, str) and not value.strip()):
             raise PriorGraphError(
-                f"{what!r} must hold no missing or empty names. Got {value!r} at position {place}. Drop it."
+                f"{what!r} must hold no missing or empty names. Got {show(value)} at position {place}. "
+                "Drop it."
             )
     return out
 
@@ -265,7 +313,7 @@ def check_widths(widths: Any, names: Sequence[str]) -> dict[str, int]:
         return {}
     if not isinstance(widths, Mapping):
         raise PriorGraphError(
-            f"'widths' must be a mapping from node name to a positive int. Got {widths!r} "
+            f"'widths' must be a mapping from node name to a positive int. Got {show(widths)} "
             f"({type(widths).__name__})."
         )
     known = set(names)
@@ -275,13 +323,14 @@ def check_widths(widths: Any, names: Sequence[str]) -> dict[str, int]:
         name = name_of(key)
         if name in seen:
             raise PriorGraphError(
-                f"'widths' must name each node once. Got {seen[name]!r} and {key!r}, both named {name!r}."
+                f"'widths' must name each node once. Got {show(seen[name])} and {show(key)}, both named "
+                f"{show(name)}."
             )
         seen[name] = key
         if isinstance(width, bool) or not isinstance(width, Integral) or width < 1:
             raise PriorGraphError(
-                f"A node's width must be an int of at least 1. Got {width!r} ({type(width).__name__}) "
-                f"for node {name!r}."
+                f"A node's width must be an int of at least 1. Got {show(width)} ({type(width).__name__}) "
+                f"for node {show(name)}."
             )
         if int(width) > 1:
             wide[name] = int(width)
@@ -295,7 +344,7 @@ def check_widths(widths: Any, names: Sequence[str]) -> dict[str, int]:
     if units > MOST_UNITS:
         widest = max(wide, key=wide.__getitem__)
         raise PriorGraphError(
-            f"All nodes together must have at most {MOST_UNITS} units. Got {units}, of which node {widest!r} "
-            f"has {wide[widest]}. Give smaller widths."
+            f"All nodes together must have at most {MOST_UNITS} units. Got {show(units)}, of which "
+            f"node {show(widest)} has {show(wide[widest])}. Give smaller widths."
         )
     return wide

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import os
 import re
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from numbers import Integral
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from pyg_kpnn.errors import PriorGraphError
 from pyg_kpnn.prior.assemble import assemble
 from pyg_kpnn.prior.graph import PriorGraph
-from pyg_kpnn.prior.names import listing
+from pyg_kpnn.prior.names import SHOWN, listing, show
+from pyg_kpnn.prior.text import MAX_BYTES, Dialect, read_records
 
-__all__ = ["read_edgelist"]
+__all__ = ["MAX_BYTES", "read_edgelist"]
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 _RULE = re.compile(r"(?:^|[\s(])not\s*\(|\b(?:and|or)\s+\(|\)\s*(?:and|or)\b")
-_OPERATOR = re.compile(r"\s*(?:\b(?:and|or|not)\b|[()])\s*")
+_OPERATOR = re.compile(r"\b(?:and|or|not)\b|[()]")
+
+Records = Iterator[tuple[int, list[str]]]
 
 
 def read_edgelist(
@@ -39,12 +43,14 @@ def read_edgelist(
     on_duplicate: str = "error",
     on_conflict: str = "error",
     sign_map: Mapping[Any, int] | None = None,
+    max_bytes: int = MAX_BYTES,
 ) -> PriorGraph:
     """Read a graph from a CSV or TSV file with one line an edge.
 
     Every cell is text, so genes called ``NA``, ``null``, ``007``, ``MARCH1`` or ``1e5`` stay what they
     are. Surrounding blanks and a byte order mark are removed; only an empty cell counts as missing.
-    Quoted cells, CRLF line ends and blank lines are handled.
+    Quoted cells, CRLF and CR line ends and blank lines are handled. A file is read as data only, whoever
+    wrote it: in bounded time and memory, and no cell of it is ever evaluated.
 
     Parameters
     ----------
@@ -64,6 +70,8 @@ def read_edgelist(
         Lines starting with it are skipped.
     nodes, widths, on_duplicate, on_conflict, sign_map
         As in :meth:`PriorGraph.from_pandas`.
+    max_bytes : int, default 268435456 (256 MiB)
+        Most bytes of text to read, counted after unpacking ``.gz``. Ten million edges of short names fit.
 
     Returns
     -------
@@ -75,8 +83,8 @@ def read_edgelist(
         No such file.
     PriorGraphError
         Not an edgelist, columns that are not there, lines of unequal length, empty names (with line
-        numbers counted from 1), text that does not decode, and all errors of
-        :meth:`PriorGraph.from_pandas`.
+        numbers counted from 1), text that does not decode or holds NUL characters, more than ``max_bytes``,
+        a record of over a million characters, and all errors of :meth:`PriorGraph.from_pandas`.
 
     Examples
     --------
@@ -88,68 +96,92 @@ def read_edgelist(
     >>> graph.edges, graph.sign.tolist()
     ((('crp', 'lacZ'), ('lacI', 'lacZ')), [1, -1])
     """
-    import pandas as pd
-
     path = Path(path)
-    sep = _separator(path, sep)
     if comment is not None and (not isinstance(comment, str) or not comment):
         raise PriorGraphError(f"'comment' must be None or the text a comment begins with. Got {comment!r}.")
-    try:
-        lines, rows = _read_rows(path, sep, encoding, comment)
-    except UnicodeError as error:
-        raise PriorGraphError(
-            f"{path.name} must be text in {encoding}. Got bytes that are not ({error}). Pass encoding=."
-        ) from error
-    except LookupError as error:
-        raise PriorGraphError(f"'encoding' must be a known text encoding. Got {encoding!r}.") from error
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise PriorGraphError(
-            f"{path.name} must be a whole gzip file. Got one that is not ({error})."
-        ) from error
-    if not rows:
-        raise PriorGraphError(f"An edgelist must have at least one line. Got nothing in {path.name}.")
-
-    names = rows[0] if header else None
-    if header:
-        lines, rows = lines[1:], rows[1:]
-    wanted = {"source": source, "target": target, "sign": sign, "weight": weight}
-    if not header:  # the default names stand for the default positions
-        wanted["source"] = 0 if source == "source" else source
-        wanted["target"] = 1 if target == "target" else target
-    width = len(names) if names is not None else len(rows[0])
-    columns = {
-        role: _column(label, role, names, width, path, rows)
-        for role, label in wanted.items()
-        if label is not None
-    }
-    ragged = [i for i, row in enumerate(rows) if len(row) != width]
-    if ragged:
-        shown = (f"{len(rows[i])} on line {lines[i]}" for i in ragged)
-        raise PriorGraphError(
-            f"Every line of {path.name} must have {width} cells, like its first. Got "
-            f"{listing(shown, len(ragged))}. Correct these lines, or pass another sep=."
-        )
-    _refuse_rules(rows, columns["source"], columns["target"], lines, path)
-    series = {role: pd.Series([row[at] for row in rows], dtype=object) for role, at in columns.items()}
-    if "weight" in series:
-        series["weight"] = series["weight"].map(_number)
+    if isinstance(max_bytes, bool) or not isinstance(max_bytes, Integral) or max_bytes < 1:
+        raise PriorGraphError(f"'max_bytes' must be a positive whole number. Got {max_bytes!r}.")
+    dialect = Dialect(_separator(path, sep), encoding, comment)
+    with path.open("rb") as stream:
+        zipped = path.suffix.lower() == ".gz"
+        records = read_records(stream, path.name, dialect, zipped=zipped, max_bytes=int(max_bytes))
+        wanted = {"source": source, "target": target, "sign": sign, "weight": weight}
+        columns, place = _read_columns(records, path.name, wanted, header)
     return assemble(
-        series.pop("source"),
-        series.pop("target"),
-        **series,
+        columns.pop("source"),
+        columns.pop("target"),
+        **columns,
         nodes=nodes,
         widths=widths,
         on_duplicate=on_duplicate,
         on_conflict=on_conflict,
         sign_map=sign_map,
-        place=lambda row: f"line {lines[row]} of {path.name}",
+        place=place,
     )
+
+
+def _read_columns(
+    records: Records, file: str, wanted: Mapping[str, Any], header: bool
+) -> tuple[dict[str, Any], Callable[[int], str]]:
+    """The wanted columns as pandas Series, and a function that says where a row came from."""
+    import pandas as pd
+
+    first = next(records, None)
+    if first is None:
+        raise PriorGraphError(f"An edgelist must have at least one line. Got nothing in {file}.")
+    names = [cell.strip() for cell in first[1]] if header else None
+    width = len(first[1])
+    if not header:  # the default names stand for the default positions
+        records = _chain(first, records)
+        defaults = {"source": ("source", 0), "target": ("target", 1)}
+        wanted = {
+            role: defaults[role][1] if role in defaults and label == defaults[role][0] else label
+            for role, label in wanted.items()
+        }
+    at = {
+        role: _column(label, role, names, width, file, records)
+        for role, label in wanted.items()
+        if label is not None
+    }
+
+    lines = array("q")
+    columns: dict[str, list[Any]] = {role: [] for role in at}
+    once: dict[str, str] = {}  # one object for all cells that say the same
+    ragged: list[str] = []
+    odd = 0
+    for line, cells in records:
+        if len(cells) != width:
+            odd += 1
+            if odd <= SHOWN:
+                ragged.append(f"{len(cells)} on line {line}")
+            continue
+        lines.append(line)
+        for role, column in columns.items():
+            cell = cells[at[role]].strip()
+            column.append(_number(cell) if role == "weight" else once.setdefault(cell, cell))
+    if odd:
+        raise PriorGraphError(
+            f"Every line of {file} must have {width} cells, like its first. Got {listing(ragged, odd)}. "
+            "Correct these lines, or pass another sep=."
+        )
+
+    def place(row: int) -> str:
+        return f"line {lines[row]} of {file}"
+
+    _refuse_rules(columns["source"], columns["target"], place)
+    return {role: pd.Series(column, dtype=object) for role, column in columns.items()}, place
+
+
+def _chain(first: tuple[int, list[str]], rest: Records) -> Records:
+    yield first
+    yield from rest
 
 
 def _number(cell: str) -> Any:
     """The number a cell spells, or the cell itself, for the error message to show."""
     try:
-        return float(cell)
+        # Python also reads 1_000 and digits of other scripts; in a table they are slips
+        return float(cell) if cell.isascii() and "_" not in cell else cell
     except ValueError:
         return cell
 
@@ -164,94 +196,54 @@ def _separator(path: Path, sep: str | None) -> str:
                 f"The separator follows from the suffix .csv, .tsv or .txt (also .gz). Got {path.name!r}. "
                 "Pass sep=."
             )
-    if not isinstance(sep, str) or len(sep) != 1 or sep in '\r\n"':
+    if not isinstance(sep, str) or len(sep) != 1 or sep in '\r\n"\0':
         raise PriorGraphError(f"'sep' must be one character. Got {sep!r}.")
     return sep
 
 
-class _Lines:
-    """Lines of a file without comments, remembering where the current record began."""
-
-    def __init__(self, file: IO[str], comment: str | None) -> None:
-        self._file = file
-        self._comment = comment
-        self.now = 0
-        self.first: int | None = None
-
-    def __iter__(self) -> Iterator[str]:
-        for line in self._file:
-            self.now += 1
-            if self._comment is None or not line.lstrip().startswith(self._comment):
-                if self.first is None:
-                    self.first = self.now
-                yield line.lstrip("\ufeff") if self.now == 1 else line
-
-
-def _read_rows(path: Path, sep: str, encoding: str, comment: str | None) -> tuple[list[int], list[list[str]]]:
-    """Stripped cells of every line that is not blank, and the line each began on (counted from 1)."""
-    numbers: list[int] = []
-    rows: list[list[str]] = []
-    opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
-    with opener(path, "rt", encoding=encoding, newline="") as file:
-        lines = _Lines(file, comment)
-        reader = csv.reader(lines, delimiter=sep, strict=True)
-        try:
-            for row in reader:
-                cells = [cell.strip() for cell in row]
-                if len(cells) > 1 or (cells and cells[0]):
-                    numbers.append(lines.first or lines.now)
-                    rows.append(cells)
-                lines.first = None
-        except csv.Error as error:
-            raise PriorGraphError(
-                f"{path.name} must be well-formed separated text. Got a fault in the record that begins on "
-                f"line {lines.first or lines.now} ({error}). Correct the line, or pass another sep=."
-            ) from error
-    return numbers, rows
-
-
-def _column(
-    label: Any, role: str, names: list[str] | None, width: int, path: Path, rows: list[list[str]]
-) -> int:
-    there = (
-        f"the columns {listing(map(repr, names), len(names))}"
-        if names is not None
-        else f"{width} columns and no header"
-    )
+def _column(label: Any, role: str, names: list[str] | None, width: int, file: str, records: Records) -> int:
     if isinstance(label, int) and not isinstance(label, bool):
         if 0 <= label < width:
             return label
     elif names is not None and names.count(label) == 1:
         return names.index(label)
+    there = (
+        f"the columns {listing(map(show, names), len(names))}"
+        if names is not None
+        else f"{width} columns and no header"
+    )
     hint = f"Name it with {role}=."
     if names is None and not isinstance(label, int):
         hint = "Without a header columns are given by position, counted from 0."
     elif names is not None and names.count(label) > 1:
         hint = f"The name stands there {names.count(label)} times: give the position instead."
-    elif any(_RULE.search(cell) for row in rows[:100] for cell in row):
+    elif any(_RULE.search(cell) for _, row in islice(records, 100) for cell in row):
         hint = "The cells read like Boolean rules: this file is not an edgelist."
     elif width == 1:
         hint = "With one column only, the separator may be another one: pass sep=."
-    raise PriorGraphError(f"{path.name} must have one {role} column {label!r}. Got {there}. {hint}")
+    raise PriorGraphError(f"{file} must have one {role} column {show(label)}. Got {there}. {hint}")
 
 
-def _refuse_rules(rows: list[list[str]], source: int, target: int, lines: list[int], path: Path) -> None:
+def _refuse_rules(sources: list[str], targets: list[str], place: Callable[[int], str]) -> None:
     """A table of Boolean rules parses as an edgelist with nonsense names; say so instead.
 
     A pathway may well be called "repair and recombination". A rule has brackets after its operators, or
     operands that are all names of the first column; and rules fill a good part of the file.
     """
-    known = {row[source] for row in rows}
+    known = set(sources)
 
     def is_rule(cell: str) -> bool:
         if _RULE.search(cell):
             return True
         parts = _OPERATOR.split(cell)
-        return len(parts) > 1 and all(part in known for part in parts if part)
+        operands = [part for each in parts if (part := each.strip())]
+        return len(parts) > 1 and bool(operands) and known.issuperset(operands)
 
-    found = [i for i, row in enumerate(rows) if is_rule(row[target])]
-    if found and len(found) * 5 >= len(rows):
+    counts = Counter(targets)
+    rules = {cell for cell in counts if is_rule(cell)}
+    if rules and sum(counts[cell] for cell in rules) * 5 >= len(targets):
+        row = next(row for row, cell in enumerate(targets) if cell in rules)
         raise PriorGraphError(
-            f"An edgelist must have one node a cell. Got a Boolean rule on line {lines[found[0]]} of "
-            f"{path.name}: {rows[found[0]][target]!r}. Turn the rules into one line an edge first."
+            f"An edgelist must have one node a cell. Got a Boolean rule on {place(row)}: "
+            f"{show(targets[row])}. Turn the rules into one line an edge first."
         )

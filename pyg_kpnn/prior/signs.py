@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyg_kpnn.errors import PriorGraphError
-from pyg_kpnn.prior.names import encode, listing, plain
+from pyg_kpnn.prior.names import encode, listing, plain, show
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +44,8 @@ def _default_sign(value: Any) -> int | None:
         if text in DEFAULT_SIGNS:
             return DEFAULT_SIGNS[text]
         value = text.replace("−", "-")  # noqa: RUF001 — typographic minus, common in pasted tables
+        if not value.isascii() or "_" in value:
+            return None  # Python reads 0_1 and digits of other scripts as numbers; in a table they are slips
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -65,12 +67,12 @@ def check_sign_map(sign_map: Any) -> None:
     """Refuse a ``sign_map`` that is no mapping onto -1, 0 and 1."""
     if not isinstance(sign_map, Mapping):
         raise PriorGraphError(
-            f"'sign_map' must be a mapping from cell to -1, 0 or 1. Got {sign_map!r} "
+            f"'sign_map' must be a mapping from cell to -1, 0 or 1. Got {show(sign_map)} "
             f"({type(sign_map).__name__})."
         )
     for key, sign in sign_map.items():
         if isinstance(sign, bool) or not isinstance(sign, Real) or sign not in (-1, 0, 1):
-            raise PriorGraphError(f"'sign_map' must map onto -1, 0 or 1. Got {sign!r} for {key!r}.")
+            raise PriorGraphError(f"'sign_map' must map onto -1, 0 or 1. Got {show(sign)} for {show(key)}.")
 
 
 def parse_signs(
@@ -108,7 +110,7 @@ def parse_signs(
             table[code] = sign
     if bad:
         rows = np.flatnonzero(np.isin(codes, bad))
-        shown = (f"{plain(distinct[int(codes[row])])!r} at {describe(int(row))}" for row in rows)
+        shown = (f"{show(plain(distinct[int(codes[row])]))} at {describe(int(row))}" for row in rows)
         raise PriorGraphError(
             f"A sign must be +1, -1 or 0 (unknown) or a known word for them. Got "
             f"{listing(shown, len(rows))}. Pass sign_map={{cell: -1, 0 or 1}} to say what the cells mean."

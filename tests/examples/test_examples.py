@@ -56,7 +56,8 @@ def listed_edges(output: str) -> list[list[tuple[str, str]]]:
 
 
 def test_every_example_is_tested() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"quickstart", "stack_in_pyg", "from_networkx"}
+    here, derivatives = {"quickstart", "stack_in_pyg", "from_networkx"}, {"interactions", "poisson"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == here | derivatives
 
 
 def test_quickstart_prints_accuracy_edges_and_refusal(printed: Printed) -> None:

@@ -1,0 +1,192 @@
+"""A model over the units of a graph as a function of flat inputs, each of which has a name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..errors import PriorGraphError
+from ..nn.jet_checks import active_dropout, jet_refusal
+from ..nn.prior_transformer import PriorTransformer
+from ..nn.projection import is_plain
+from ..prior import PriorGraph
+from ..prior.names import near_names, show
+from .reach import distances, meeting_hops
+
+__all__ = ["NamedModel"]
+
+
+class NamedModel:
+    """Names of inputs and outputs, how far apart they are, and the model as ``(B, N)`` to ``(B, K)``.
+
+    Parameters
+    ----------
+    model : callable
+        See :func:`~pyg_kpnn.explain.interactions`.
+    x : Tensor
+        ``(B, n)`` or ``(B, n, c)``.
+
+    Attributes
+    ----------
+    inputs : list of str
+        Names of the N = n c entries of a sample, in the order of memory.
+    outputs : list
+        Names of the K outputs: of units where there are as many and the model has a node readout or is
+        unknown; else column numbers.
+    node_outputs : bool
+        Whether outputs are units.
+    has_jets : bool
+        Whether :func:`~pyg_kpnn.nn.transformer_jet.transformer_jet` knows every layer.
+    num_layers : int or None
+        Layers along the graph that bound how far a value travels; None where no bound is known.
+    pooled : bool
+        Whether outputs are affine in a sum over tokens.
+    samples, flat : Tensor
+        ``x`` as given and as ``(B, N)``.
+
+    Raises
+    ------
+    PriorGraphError
+        If the model has no graph, drops at random, mixes samples or returns something else than ``(B,)``
+        or ``(B, K)``, or ``x`` does not fit it or is not finite.
+    """
+
+    def __init__(self, model: Any, x: Tensor) -> None:
+        graph = getattr(model, "graph", None)
+        if not callable(model) or not isinstance(graph, PriorGraph):
+            raise PriorGraphError(
+                f"model must be a callable with a PriorGraph as its attribute graph, got "
+                f"{type(model).__name__} with {type(graph).__name__}."
+            )
+        refused = _in_training(model) if isinstance(model, nn.Module) else None
+        if refused is not None:
+            raise PriorGraphError(refused)
+        self.model, self.graph = model, graph
+        widths = graph.node_widths[: len(graph.source_nodes)]
+        self._check(x)
+        channels = x.shape[2] if x.dim() == 3 else 1
+        self.samples, self.flat = x, x.detach().reshape(len(x), -1)
+        self.inputs = _labels(graph.source_nodes, widths, channels)
+        self._check_finite()
+        with torch.no_grad():
+            self._num_outputs = self._returned(x[:1])
+        self._positions = {label: place for place, label in enumerate(self.inputs)}
+        known = jet_refusal(model) if isinstance(model, nn.Module) else "not a module"
+        self.has_jets = known is None
+        self.num_layers = len(model.layers) if self.has_jets else None
+        self.pooled = self.has_jets and model.readout != "node"
+        if self.pooled and not is_plain(model.head):
+            self.num_layers = None
+        widths = graph.node_widths[-len(graph.target_nodes) :]
+        tokens = not isinstance(model, PriorTransformer) or model.readout == "node"
+        self.node_outputs = tokens and self._num_outputs == sum(widths) > 1
+        self.outputs: list[Any] = (
+            _labels(graph.target_nodes, widths, 1) if self.node_outputs else list(range(self._num_outputs))
+        )
+
+    def __call__(self, flat: Tensor) -> Tensor:
+        """``(B, N)`` to ``(B, K)``."""
+        out: Tensor = self.model(flat.reshape(-1, *self.samples.shape[1:]))
+        return out.unsqueeze(1) if out.dim() == 1 else out
+
+    def entry(self, wanted: Any) -> tuple[int, int]:
+        """Positions of a pair of inputs; -1 for the second where there is none."""
+        if isinstance(wanted, str):
+            return self._position(wanted), -1
+        if isinstance(wanted, (tuple, list)) and len(wanted) == 2:
+            return self._position(wanted[0]), self._position(wanted[1])
+        raise PriorGraphError(f"An entry of pairs must be two names or one, got {show(wanted)}.")
+
+    def chosen_outputs(self, outputs: Sequence[Any] | None) -> list[int]:
+        """Positions of the outputs with these names."""
+        if outputs is None:
+            return list(range(len(self.outputs)))
+        if isinstance(outputs, (str, bytes)) or not hasattr(outputs, "__iter__"):
+            raise PriorGraphError(f"outputs must be a sequence, got {show(outputs)}.")
+        chosen = []
+        for wanted in outputs:
+            # a bool is equal to a number, and no name of a column
+            if isinstance(wanted, bool) or wanted not in self.outputs:
+                hint = near_names(str(wanted), self.outputs) if self.node_outputs else ""
+                known = "nodes" if self.node_outputs else f"columns 0 to {len(self.outputs) - 1}"
+                raise PriorGraphError(f"outputs must be among the {known}, got {show(wanted)}{hint}.")
+            chosen.append(self.outputs.index(wanted))
+        if not chosen or len(set(chosen)) < len(chosen):
+            raise PriorGraphError(f"outputs must be different and at least one, got {show(outputs)}.")
+        return chosen
+
+    def hops(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Hops of entries ``(P,)`` float64, NaN where no bound is known; ``b`` is -1 in first derivatives."""
+        if self.num_layers is None or not len(a):
+            return np.full(len(a), np.nan)
+        second = np.where(b < 0, a, b)
+        units, place = np.unique(np.concatenate([a, second]), return_inverse=True)
+        apart = distances(self.graph, units.tolist())
+        first, last = place.reshape(2, -1)
+        if not self.pooled:
+            return np.maximum(apart[first, out], apart[last, out])
+        found = np.empty(len(a))
+        for start in range(0, len(a), 4096):  # each pair looks at every token
+            some = slice(start, start + 4096)
+            found[some] = meeting_hops(apart[first[some]], apart[last[some]])
+        return found
+
+    def _position(self, name: Any) -> int:
+        place = self._positions.get(name) if isinstance(name, str) else None
+        if place is None:
+            parts = [label for label in self.inputs if isinstance(name, str) and label.startswith(f"{name}[")]
+            hint = f" (it has {len(parts)} inputs: {parts[0]}, …)" if parts else ""
+            hint = hint or (near_names(name, self.inputs) if isinstance(name, str) else "")
+            raise PriorGraphError(f"An input must be a node of the graph by name, got {show(name)}{hint}.")
+        return place
+
+    def _check(self, x: Any) -> None:
+        units = self.graph.num_sources
+        fits = isinstance(x, Tensor) and x.dim() in (2, 3) and x.shape[1] == units and x.is_floating_point()
+        if not fits or x.numel() == 0:
+            what = f"{tuple(x.shape)} {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
+            raise PriorGraphError(
+                f"x must be floating point of shape (B, {units}) or (B, {units}, channels), B at least 1; "
+                f"got {what}."
+            )
+
+    def _check_finite(self) -> None:
+        lost = (~self.flat.isfinite()).nonzero()
+        if len(lost):
+            sample, place = (int(i) for i in lost[0])
+            raise PriorGraphError(
+                f"Derivatives need finite values, got {float(self.flat[sample, place])} for "
+                f"{self.inputs[place]} in sample {sample}. Leave the sample out or fill the value in."
+            )
+
+    def _returned(self, x: Tensor) -> int:
+        out = self.model(x)
+        if not isinstance(out, Tensor) or out.dim() not in (1, 2) or len(out) != 1:
+            what = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
+            raise PriorGraphError(f"model must return (B,) or (B, K), got {what} for one sample.")
+        return 1 if out.dim() == 1 else out.shape[1]
+
+
+def _in_training(model: nn.Module) -> str | None:
+    """What to say about a module that drops at random or mixes samples; None where nothing does."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._NormBase) and module.training:
+            return (
+                f"Derivatives need samples that do not influence each other, and {name} "
+                f"({type(module).__name__}) is in training mode. Call model.eval()."
+            )
+    return active_dropout(model)
+
+
+def _labels(names: Sequence[str], widths: Sequence[int], channels: int) -> list[str]:
+    labels = []
+    for name, width in zip(names, widths, strict=True):
+        for unit in range(width):
+            for channel in range(channels):
+                parts = [str(unit)] * (width > 1) + [str(channel)] * (channels > 1)
+                labels.append(f"{name}[{','.join(parts)}]" if parts else name)
+    return labels
