@@ -15,6 +15,7 @@ from ..ops import EdgeLayout, edge_attention
 from ..ops.dropout import draw_seed, drop_weights
 from ..ops.layout import INTEGER_DTYPES
 from ..ops.precision import traced
+from ..ops.rows import times
 from .checks import backend_name, flag, positive_int, probability
 
 __all__ = ["AttentionSettings", "EdgeAttention", "plain_edge_index"]
@@ -278,7 +279,7 @@ class EdgeAttention(MessagePassing):
     ) -> Tensor:
         """What each edge carries, ``(..., E, H, d)``: its weight times its source's value."""
         carried = value_j if edge_features is None else value_j + edge_features
-        return carried * weights.unsqueeze(-1).to(carried.dtype)
+        return times(carried, weights.unsqueeze(-1).to(carried.dtype))
 
     def explain_message(
         self, inputs: Tensor, num_given: int, fixed: bool, edge_index_i: Tensor, edge_index_j: Tensor

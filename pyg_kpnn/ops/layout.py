@@ -192,13 +192,13 @@ def _checked(edge_index: Tensor, num_sources: int, num_targets: int) -> Tensor:
         )
     if edge_index.dtype not in INTEGER_DTYPES:
         raise PriorGraphError(f"edge_index must be an integer tensor, got dtype {edge_index.dtype}.")
-    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        raise PriorGraphError(
-            f"edge_index must have shape (2, E), sources then targets, got {tuple(edge_index.shape)}."
-        )
     if edge_index.layout != torch.strided or edge_index.is_nested:
         raise PriorGraphError(
             "edge_index must be a dense tensor of shape (2, E), got a sparse or nested one."
+        )
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        raise PriorGraphError(
+            f"edge_index must have shape (2, E), sources then targets, got {tuple(edge_index.shape)}."
         )
     edge_index = edge_index.to(torch.int64)
     # Elsewhere the range check would wait for the device.

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from .precision import traced, without_autocast
 
-__all__ = ["apart", "finite", "layer_norm", "linear", "primals"]
+__all__ = ["apart", "finite", "layer_norm", "linear", "primals", "times"]
 
 
 def finite(tensor: Tensor) -> Tensor:
@@ -36,6 +36,12 @@ def apart(rows: Tensor) -> tuple[Tensor, Tensor]:
     low, high = torch.aminmax(rows.detach(), dim=-1, keepdim=True)
     lost = (low - low) + (high - high)  # of infinities, too, NaN
     return torch.where(lost == 0, rows, 0.0), lost
+
+
+def times(left: Tensor, right: Tensor) -> Tensor:
+    """``left * right``, where a product that is not finite sends nothing back."""
+    known, seen = finite(left) * finite(right), (left * right).detach()
+    return known + torch.where(seen.isfinite(), 0.0, seen)
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -86,11 +92,12 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         rows, weight = ctx.saved_tensors
         grad_rows = grad_weight = grad_bias = None
-        if ctx.needs_input_grad[0]:
-            grad_rows = grad.matmul(weight)
         flat = grad.reshape(-1, grad.shape[-1])
-        if ctx.needs_input_grad[1]:
-            grad_weight = _product_of_known(flat.T, rows.reshape(-1, rows.shape[-1]))
+        with without_autocast(grad.device.type):  # backward runs wherever its caller does
+            if ctx.needs_input_grad[0]:
+                grad_rows = grad.matmul(weight)
+            if ctx.needs_input_grad[1]:
+                grad_weight = _product_of_known(flat.T, rows.reshape(-1, rows.shape[-1]))
         if ctx.has_bias and ctx.needs_input_grad[2]:
             grad_bias = flat.sum(0)
         return grad_rows, grad_weight, grad_bias

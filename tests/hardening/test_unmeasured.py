@@ -9,9 +9,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pyg_kpnn.nn import PackedMultiheadAttention
+from pyg_kpnn import PriorGraph
+from pyg_kpnn.nn import EdgeAttention, PackedMultiheadAttention, PriorTransformerLayer
 from pyg_kpnn.ops import EdgeLayout, edge_attention
-from pyg_kpnn.ops.rows import apart, layer_norm, linear
 
 POISONS = [torch.nan, torch.inf, -torch.inf]
 SAMPLE = 1
@@ -78,6 +78,19 @@ def test_one_token_reaches_what_its_edges_reach_and_nothing_else(case, mask, bac
             tester.configure(layer, chunk_size=(None, 3)[entry % 2])
             poison = POISONS[entry % 3]
             compare(case, tester, layer, inputs, mask, place, entry, poison, orders=1 + entry % 2)
+
+
+@pytest.mark.parametrize("name", ["operator", "self", "conv"])
+def test_messages_that_somebody_watches_stay_apart_too(name, tester):
+    case = tester.cases[name]
+    layer, inputs = tester.make(case), tester.draw(case)
+    for module in layer.modules():
+        if isinstance(module, EdgeAttention):
+            module.register_message_forward_hook(lambda *_: None)
+    mask = tester.mask if case.takes_mask else None
+    for place, tensor in enumerate(inputs):
+        for entry in range(tensor.shape[1]):
+            compare(case, tester, layer, inputs, mask, place, entry, POISONS[entry % 3])
 
 
 def test_unmasked_nan_stays_visible(case, mask, backend, tester):
@@ -268,56 +281,15 @@ def test_infinities_that_end_in_weight_zero_send_nothing(backend, chunk, query, 
     assert [g.flatten().tolist() for g in back] == grads
 
 
-# --- the maps of rows -----------------------------------------------------------------------------
-
-
-def test_rows_by_hand():
-    rows = torch.tensor([[1.0, 2.0], [torch.nan, 3.0], [4.0, -torch.inf]], requires_grad=True)
-    weight = torch.tensor([[1.0, 10.0]], requires_grad=True)
-    out = linear(rows, weight, None)
-    assert out[0].item() == 21.0
-    assert not out[1:].isfinite().any()
-    out[0].sum().backward()
-    assert weight.grad.tolist() == [[1.0, 2.0]]
-    assert rows.grad.tolist() == [[1.0, 10.0], [0.0, 0.0], [0.0, 0.0]]
-    known, lost = apart(rows)
-    assert known.tolist() == [[1.0, 2.0], [0.0, 0.0], [0.0, 0.0]]
-    assert lost.isnan().flatten().tolist() == [False, True, True]
-    assert apart(torch.tensor([[3e38, -3e38, 3e38]]))[1].tolist() == [[0.0]]  # large, and not lost
-
-
-def test_gradients_are_torchs_own_where_all_is_finite():
-    gen = torch.Generator().manual_seed(0)
-    shapes = ((2, 3, 5), (4, 5), (4,), (5,), (5,))
-    rows, weight, bias, scale, shift = (
-        torch.randn(shape, generator=gen, dtype=torch.float64, requires_grad=True) for shape in shapes
-    )
-    functional = torch.nn.functional
-    pairs = (
-        (linear, functional.linear, (rows, weight, bias)),
-        (
-            lambda x, w, b: layer_norm(x, w, b, 1e-5),
-            lambda x, w, b: functional.layer_norm(x, (5,), w, b, 1e-5),
-            (rows, scale, shift),
-        ),
-    )
-    for ours, theirs, leaves in pairs:
-        results = []
-        for function in (ours, theirs):
-            out = function(*leaves)
-            first = torch.autograd.grad(out.pow(3).sum(), leaves, retain_graph=True)
-            again = torch.autograd.grad(out.pow(3).sum(), leaves, create_graph=True)
-            second = torch.autograd.grad(sum(g.square().sum() for g in again), leaves)
-            results.append([out, *first, *again, *second])
-        torch.testing.assert_close(results[0], results[1], rtol=1e-12, atol=1e-12)
-
-
-def test_layer_norm_stays_apart():
-    rows = torch.tensor([[1.0, 2.0, 4.0], [torch.nan, 0.0, 1.0]], dtype=torch.float64, requires_grad=True)
-    scale, shift = (torch.ones(3, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    for create_graph in (False, True):
-        out = layer_norm(rows, scale, shift, 1e-5)
-        assert out[1].isnan().all()
-        grads = torch.autograd.grad(out[0].square().sum(), (rows, scale, shift), create_graph=create_graph)
-        assert all(g.isfinite().all() for g in grads)
-        assert grads[0][1].count_nonzero() == 0
+@pytest.mark.parametrize("poison", POISONS)
+def test_one_channel_takes_its_whole_row_along(backend, poison):
+    # Node d has no source: nothing but the row itself spreads what one of its channels holds.
+    graph = PriorGraph.from_edges([("a", "b"), ("d", "b")])
+    layer = PriorTransformerLayer(graph, 6, 2, add_self_loops=False)
+    layer.attention.backend = backend
+    tokens = torch.randn(2, 3, 6)
+    tokens[1, 2, 4] = poison
+    output, _ = layer(tokens)
+    assert output[1, 2].isnan().sum() >= 5  # the infinity itself may still be one
+    assert not output[1, 2].isfinite().any()
+    assert output[0].isfinite().all()
