@@ -95,7 +95,7 @@ def edge_attention(
         along each edge, as relative positions are.
     key_mask : Tensor, optional
         ``(..., num_sources)`` bool, True = ignore that key. What it holds, NaN included,
-        reaches no output and no gradient.
+        reaches no output and no gradient, nor do the features of its edges.
     dropout_p : float, default 0.0
         Probability of dropping each weight, the rest scaled by ``1 / (1 - dropout_p)``.
     dropout_seed : Tensor, optional
@@ -125,6 +125,9 @@ def edge_attention(
     Notes
     -----
     Half and bfloat16 inputs are computed in float32 and returned in their own dtype.
+
+    A target that reads NaN is NaN, and sends its sources gradients of 0 as long as its own is 0: what
+    a loss leaves out has no part in its gradients.
 
     Examples
     --------

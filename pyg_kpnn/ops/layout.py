@@ -24,7 +24,8 @@ class EdgeLayout:
     Edge :math:`e` runs from source (key, value) ``edge_index[0, e]`` to target (query)
     ``edge_index[1, e]``. Kernels work in *sorted order*: by target, then by source, so that
     the edges into one target are neighbours in memory and a result does not depend on the
-    order in which the caller happened to list the edges.
+    order in which the caller happened to list the edges; parallel ones keep theirs, in which
+    they are summed.
 
     Parameters
     ----------

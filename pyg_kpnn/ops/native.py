@@ -17,7 +17,7 @@ from torch.autograd.forward_ad import _set_fwd_grad_enabled
 from .dropout import drop_weights
 from .kernels import dot, fold_batch, mix, softmax_tangent, weigh
 from .layout import EdgeLayout
-from .native_library import NativeInputs, native_backward, native_forward
+from .native_library import NativeInputs, native_backward, native_forward, slices_of_one
 from .rows import finite, primals
 from .torch_kernel import TorchKernel
 
@@ -323,6 +323,8 @@ def _backward_operator(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]
     options = _Options(_layout_of(inputs), inputs.dropout_p, None, False)
     results = _backward(inputs, options, mixed, norm, grad)
     *grads, grad_bias = _as_inputs(results, *inputs[:4])[:4]
+    if slices_of_one(inputs[:3]):  # so are their gradients, and an operator may not return such
+        grads = [grad.contiguous().clone() for grad in grads if grad is not None]
     return (*grads, norm.new_empty(0) if grad_bias is None else grad_bias)  # type: ignore[return-value]
 
 

@@ -22,7 +22,8 @@ __all__ = ["MAX_BYTES", "read_edgelist"]
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 _RULE = re.compile(r"(?:^|[\s(])not\s*\(|\b(?:and|or)\s+\(|\)\s*(?:and|or)\b")
-_OPERATOR = re.compile(r"\b(?:and|or|not)\b|[()]")
+_WORD = re.compile(r"\b(?:and|or|not)\b")
+_BETWEEN = re.compile(r"\b(?:and|or|not)\b|[()]")
 
 Records = Iterator[tuple[int, list[str]]]
 
@@ -233,11 +234,12 @@ def _refuse_rules(sources: list[str], targets: list[str], place: Callable[[int],
     known = set(sources)
 
     def is_rule(cell: str) -> bool:
+        if not _WORD.search(cell):
+            return False
         if _RULE.search(cell):
             return True
-        parts = _OPERATOR.split(cell)
-        operands = [part for each in parts if (part := each.strip())]
-        return len(parts) > 1 and bool(operands) and known.issuperset(operands)
+        operands = [part for each in _BETWEEN.split(cell) if (part := each.strip())]
+        return bool(operands) and known.issuperset(operands)
 
     counts = Counter(targets)
     rules = {cell for cell in counts if is_rule(cell)}

@@ -18,13 +18,20 @@ import torch
 from torch import Tensor, nn
 
 import pyg_kpnn
-from pyg_kpnn import PackedMultiheadAttention, PriorAttentionConv, PriorGraph, PriorTransformer
+from pyg_kpnn import (
+    AttentionJetMLP,
+    PackedMultiheadAttention,
+    PriorAttentionConv,
+    PriorGraph,
+    PriorTransformer,
+)
 
 HERE = Path(__file__).parent
 MODELS = {
     "PriorTransformer": PriorTransformer,
     "PackedMultiheadAttention": PackedMultiheadAttention.from_adjacency,
     "PriorAttentionConv": PriorAttentionConv,
+    "AttentionJetMLP": AttentionJetMLP,
 }
 
 
@@ -95,6 +102,14 @@ def records() -> dict[str, tuple[dict[str, Any], dict[str, Tensor]]]:
                 "config": {"in_channels": 3, "out_channels": 2, "heads": 2},
             },
             {"x": wave(4, 3), "edge_index": torch.tensor([[0, 1, 2, 3, 0], [1, 2, 0, 0, 3]])},
+        ),
+        "attention_jet_mlp": (
+            {
+                "class": "AttentionJetMLP",
+                "graph": None,
+                "config": {"in_dim": 2, "hidden": 3, "out_dim": 2, "depth": 2, "memory": 4},
+            },
+            {"x": wave(5, 2)},
         ),
     }
 

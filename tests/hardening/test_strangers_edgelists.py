@@ -193,6 +193,11 @@ def test_blanks_inside_a_cell_take_no_more_time_than_others(write):
     assert list(map(len, graph.nodes)) == [120_002, 120_002]
 
 
+def test_brackets_around_a_known_name_are_part_of_a_name(write):
+    path = write("source,target\nTP53,(MYC)\nMYC,(TP53\n")
+    assert read_edgelist(path).edges == (("MYC", "(TP53"), ("TP53", "(MYC)"))
+
+
 @pytest.mark.parametrize("encoding", ["utf-99", "rot13", "hex", "a\0b", 7, ""])
 def test_encodings_that_are_none_are_told(write, encoding):
     with pytest.raises(PriorGraphError, match="'encoding' must be a known text encoding"):

@@ -169,6 +169,18 @@ def test_the_dense_layer_of_torch_loses_every_gradient_here():
     assert dense.in_proj_weight.grad.isnan().all()
 
 
+def test_masked_keys_are_gone_before_a_projection_of_another_kind(backend, tester):
+    # With a hook it is called as it is, and torch's gradient of its weight multiplies by what came in.
+    case = tester.cases["packed"]
+    layer = tester.make(case, backend=backend)
+    for projection in (layer.k_proj, layer.v_proj):
+        projection.register_forward_hook(lambda *_: None)
+    query, *keys = (t.detach() for t in tester.draw(case))
+    keys = [t.masked_fill(tester.mask.unsqueeze(-1), torch.nan) for t in keys]
+    case.call(layer, [query, *keys], tester.mask).square().sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_a_key_that_nobody_reads_may_hold_anything(backend, chunk, training):
     # Every output is finite and part of the loss: NaN gradients would come without a warning.
