@@ -15,7 +15,7 @@ from .kernels import Kernel, dot, mix, weigh
 from .layout import EdgeLayout
 from .native import native_attention
 from .native_library import NATIVE_DTYPES, native_missing
-from .precision import exporting, traced, without_autocast
+from .precision import exporting, traced
 from .reference import reference_attention
 from .scatter_kernel import ScatterKernel, scatter_missing
 from .torch_kernel import TorchKernel
@@ -147,29 +147,27 @@ def edge_attention(
     backend = _choose(backend, query, edge_features, need_weights)
     lead, dtype = query.shape[:-3], query.dtype
     heads, head_dim = query.shape[-2:]
-    # Autocast would send the inner products through half precision again.
-    with without_autocast(query.device.type):
-        # Sums and maxima of half precision run in float32; 70,000 equal scores would overflow. The
-        # native kernel reads halves itself.
-        compute = query.dtype if backend == "native" else torch.promote_types(query.dtype, torch.float32)
-        inputs = _prepare(query, key, value, layout, bias, edge_features, key_mask, compute)
-        if dropout_p > 0.0 and dropout_seed is None:
-            dropout_seed = draw_seed(query.device)
-        weights: Tensor | None
-        if backend == "reference":
-            mixed, weights = reference_attention(*inputs, layout, dropout_p, dropout_seed)
-        elif backend == "native":
-            mixed, weights = native_attention(
-                *inputs, layout, dropout_p, dropout_seed, chunk_size, need_weights,
-            )  # fmt: skip
-        else:
-            kernel: Kernel = ScatterKernel() if backend == "scatter" else TorchKernel()
-            mixed, weights = _attend(inputs, layout, dropout_p, dropout_seed, chunk_size, kernel)
-            weights = weights.index_select(1, layout.rank) if need_weights else None
-        mixed = mixed.reshape(*lead, layout.num_targets, heads, head_dim).to(dtype)
-        if weights is None or not need_weights:
-            return mixed, None
-        return mixed, weights.reshape(*lead, layout.num_edges, heads).to(dtype)
+    # Sums and maxima of half precision run in float32; 70,000 equal scores would overflow. The
+    # native kernel reads halves itself.
+    compute = query.dtype if backend == "native" else torch.promote_types(query.dtype, torch.float32)
+    inputs = _prepare(query, key, value, layout, bias, edge_features, key_mask, compute)
+    if dropout_p > 0.0 and dropout_seed is None:
+        dropout_seed = draw_seed(query.device)
+    weights: Tensor | None
+    if backend == "reference":
+        mixed, weights = reference_attention(*inputs, layout, dropout_p, dropout_seed)
+    elif backend == "native":
+        mixed, weights = native_attention(
+            *inputs, layout, dropout_p, dropout_seed, chunk_size, need_weights,
+        )  # fmt: skip
+    else:
+        kernel: Kernel = ScatterKernel() if backend == "scatter" else TorchKernel()
+        mixed, weights = _attend(inputs, layout, dropout_p, dropout_seed, chunk_size, kernel)
+        weights = weights.index_select(1, layout.rank) if need_weights else None
+    mixed = mixed.reshape(*lead, layout.num_targets, heads, head_dim).to(dtype)
+    if weights is None or not need_weights:
+        return mixed, None
+    return mixed, weights.reshape(*lead, layout.num_edges, heads).to(dtype)
 
 
 class _Inputs(NamedTuple):

@@ -76,10 +76,11 @@ def test_another_number_of_samples_makes_no_other_program(compilable, tester, dy
     assert settle(made, dynamic), made
 
 
+@pytest.mark.parametrize("backend", ["auto", "torch"])  # the native kernel has no chunks
 @pytest.mark.parametrize("dynamic", [None, True], ids=["default", "dynamic"])
-def test_training_makes_no_other_program_for_another_number_of_samples(tester, dynamic):
+def test_training_makes_no_other_program_for_another_number_of_samples(tester, dynamic, backend):
     case = tester.cases["self"]
-    layer = tester.make(case, dropout=0.3, chunk_size=4).train()
+    layer = tester.make(case, dropout=0.3, chunk_size=4, backend=backend).train()
     counter = CompileCounterWithBackend("aot_eager")
 
     def function(tokens):

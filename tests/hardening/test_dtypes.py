@@ -10,6 +10,7 @@ from torch import nn
 
 from pyg_kpnn import PriorGraph
 from pyg_kpnn.nn import PackedMultiheadAttention, PriorAttentionConv, PriorTransformer, PriorTransformerLayer
+from pyg_kpnn.ops import EdgeLayout, edge_attention
 
 EDGES = torch.tensor([[0, 1, 2, 3, 0, 2], [1, 2, 3, 0, 2, 1]])
 GRAPH = PriorGraph.from_edges([("a", "b"), ("b", "c"), ("c", "d"), ("a", "c"), ("c", "b")],
@@ -96,6 +97,24 @@ def test_layers_follow_autocast_as_linear_does(place, name, wide):
         if parameter.grad is not None:
             assert parameter.grad.dtype == wide, key
             assert parameter.grad.isfinite().all(), key
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_operator_computes_in_its_own_dtype_under_autocast(place, backend, dtype):
+    device, half = place
+    torch.manual_seed(0)
+    layout = EdgeLayout(EDGES, 4, 4).to(device)
+    leaves = [torch.randn(4, 2, 3, dtype=dtype, device=device, requires_grad=True) for _ in range(3)]
+    features = torch.randn(6, 2, 3, dtype=dtype, device=device, requires_grad=True)
+
+    def call():
+        options = {} if backend == "native" else {"edge_features": features}
+        mixed, _ = edge_attention(*leaves, layout, backend=backend, **options)
+        return [mixed, *torch.autograd.grad(mixed.square().sum(), leaves)]
+
+    plain = call()
+    with torch.autocast(device, dtype=half):
+        assert all(map(torch.equal, call(), plain))
 
 
 @pytest.mark.parametrize("name", list(FOLLOWING))
