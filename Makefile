@@ -21,7 +21,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full lint style types format bench bench-memory bench-speed bench-kernel clean distclean
+.PHONY: help setup demo docs test test-full lint style types format bench bench-memory bench-speed bench-kernel clean distclean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +43,9 @@ style: $(READY)
 
 types: $(READY)
 	$(RUN) -m mypy
+
+docs: $(READY) ## Build the documentation into build/site
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
 
 format: $(READY) ## Rewrite the code in the project's style
 	$(RUN) -m ruff check --fix .

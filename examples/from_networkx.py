@@ -1,6 +1,7 @@
 """A signed graph drawn by hand in networkx, an encoder of one's own, and weights back on its edges.
 
     python examples/from_networkx.py
+    python examples/from_networkx.py --figures pictures
 
 The network is a textbook sketch of the DNA damage response. The samples are random numbers, and
 what the model has to learn is made up: whether TP53 is high while MDM2 is low.
@@ -9,8 +10,10 @@ what the model has to learn is made up: whether TP53 is high while MDM2 is low.
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import networkx as nx
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -44,6 +47,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="PackedMultiheadAttention on a networkx graph.")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--figures", type=Path, help="folder for a picture, where matplotlib is installed")
     args = parser.parse_args(argv)
     torch.manual_seed(args.seed)
 
@@ -67,6 +71,8 @@ def main(argv: list[str] | None = None) -> None:
     for source, target, edge in sorted(drawing.edges(data=True), key=lambda item: -item[2]["attention"]):
         print(f"  {source:>6} {edge['sign']} {target:<6} {edge['attention']:.3f}")
     print("Weights into a node, its own loop included, sum to 1. They say nothing about causes.")
+    if args.figures is not None:
+        draw(args.figures, graph, named)
 
 
 def sample(graph: PriorGraph, count: int) -> tuple[Tensor, Tensor]:
@@ -84,6 +90,20 @@ def fit(model: Encoder, graph: PriorGraph, steps: int) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+
+
+def draw(folder: Path, graph: PriorGraph, named: dict[tuple[str, str], float]) -> None:
+    from pyg_kpnn.explain.figures import plot_subgraph
+
+    table = pd.DataFrame(list(named), columns=["source", "target"]).assign(weight=list(named.values()))
+    try:
+        axes = plot_subgraph(table, graph=graph, top_k=None, title="Attention in the DNA damage response")
+    except ImportError:
+        print("No picture: matplotlib is not installed")
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    axes.figure.savefig(folder / "attention.png", dpi=150)
+    print(f"Picture: {folder / 'attention.png'}")
 
 
 if __name__ == "__main__":

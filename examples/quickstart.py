@@ -2,7 +2,7 @@
 
     python examples/quickstart.py
     python examples/quickstart.py --prior net.csv --source tf --target gene --sign mode \
-        --measurements cells.csv --label cell_type --out results
+        --measurements cells.csv --label cell_type --out results --figures pictures
 
 Without files of your own, the prior is the myeloid network in ``datasets/hsc/edges.csv`` and the
 cells are SIMULATED from it, written to a CSV with shuffled columns, and read back like any other.
@@ -75,7 +75,8 @@ def run(args: argparse.Namespace, out: Path) -> None:
         "edge_bias": None if graph.sign is None else "sign",
     }
     model = PriorTransformer(graph, **config)
-    seconds = fit(model, values[train], cells.labels[train], args.epochs)
+    watched = None if args.figures is None else (values[held_out], cells.labels[held_out])
+    seconds, history = fit(model, values[train], cells.labels[train], args.epochs, watched)
     logits = predict(model, values[held_out])
 
     truth = cells.labels[held_out]
@@ -98,6 +99,9 @@ def run(args: argparse.Namespace, out: Path) -> None:
         "attention to all regulators of the target and itself would be. The weights describe what this\n"
         "model mixes; they are no evidence that a regulator causes anything."
     )
+
+    if args.figures is not None:
+        draw(args.figures, model, values[held_out], [cells.class_names[i] for i in truth.tolist()], history)
 
     path = out / "model.pt"
     saved = {"model": model.state_dict(), "graph": graph.to_dict(), "config": config}
@@ -125,6 +129,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1, help="more pay only on larger graphs")
     parser.add_argument("--out", type=Path, help="folder to keep the checkpoint in; default: not kept")
+    parser.add_argument("--figures", type=Path, help="folder for pictures, where matplotlib is installed")
     args = parser.parse_args(argv)
     if (args.prior is None) != (args.measurements is None):
         parser.error("--prior and --measurements go together: simulated cells only fit the shipped prior")
@@ -197,14 +202,25 @@ def standardise(values: Tensor, train: Tensor) -> Tensor:
     return (values - mean) / torch.where(std > 0, std, 1.0)
 
 
-def fit(model: PriorTransformer, values: Tensor, labels: Tensor, epochs: int) -> float:
-    """Train by AdamW with one warm-up and decay of the learning rate; returns the seconds it took."""
+def fit(
+    model: PriorTransformer,
+    values: Tensor,
+    labels: Tensor,
+    epochs: int,
+    watched: tuple[Tensor, Tensor] | None = None,
+) -> tuple[float, dict[str, list[float]]]:
+    """Train by AdamW with one warm-up and decay of the learning rate.
+
+    Returns the seconds it took, and the losses of each epoch: in training, and on ``watched`` if given.
+    """
+    history: dict[str, list[float]] = {"train_loss": []} | ({"val_loss": []} if watched else {})
     start = time.perf_counter()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.3)
     steps = epochs * math.ceil(len(labels) / 128)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
     model.train()
     for _ in progress(range(epochs)):
+        losses = []
         for batch in torch.randperm(len(labels)).split(128):
             logits = model(*masked(values[batch]))
             loss = nn.functional.cross_entropy(logits, labels[batch], label_smoothing=0.1)
@@ -212,8 +228,14 @@ def fit(model: PriorTransformer, values: Tensor, labels: Tensor, epochs: int) ->
             loss.backward()
             optimizer.step()
             schedule.step()
+            losses.append(loss.item())
+        history["train_loss"].append(sum(losses) / len(losses))
+        if watched is not None:
+            logits = predict(model, watched[0])
+            history["val_loss"].append(nn.functional.cross_entropy(logits, watched[1]).item())
+            model.train()
     model.eval()
-    return time.perf_counter() - start
+    return time.perf_counter() - start, history
 
 
 def logistic_regression(values: Tensor, labels: Tensor, penalty: float = 1e-3) -> nn.Linear:
@@ -265,6 +287,34 @@ def strongest_edges(model: PriorTransformer, values: Tensor, top: int = 10) -> p
     if "sign" in table:
         table["sign"] = table["sign"].map({1: "+", -1: "-", 0: "?"})
     return table.nlargest(top, "weight").round(3)
+
+
+def draw(
+    folder: Path, model: PriorTransformer, values: Tensor, classes: list[str], history: dict[str, list[float]]
+) -> None:
+    """Weights of the last layer as a network, class by class as a heat map and as a page; the losses."""
+    from pyg_kpnn.explain import edge_weights
+    from pyg_kpnn.explain.figures import plot_edge_heatmap, plot_subgraph, plot_training
+    from pyg_kpnn.explain.network_view import write_network_html
+
+    last, missing = {"heads": "mean", "layers": [len(model.layers) - 1]}, masked(values)[1]
+    overall = edge_weights(model, values, key_padding_mask=missing, **last)
+    apart = edge_weights(model, values, groupby=classes, key_padding_mask=missing, **last)
+    overall, apart = (table[table["source"] != table["target"]] for table in (overall, apart))
+    try:
+        pictures = {
+            "network.png": plot_subgraph(overall, graph=model.graph, title="Strongest edges"),
+            "classes.png": plot_edge_heatmap(apart, title="Edges that differ most"),
+            "training.png": plot_training(history),
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, axes in pictures.items():
+            axes.figure.savefig(folder / name, dpi=150)
+        write_network_html(overall, folder / "network.html", graph=model.graph)
+    except ImportError as error:
+        print(f"\nNo pictures: {error}")
+        return
+    print(f"\nPictures in {folder}: {', '.join(pictures)} and network.html")
 
 
 def reload(path: Path) -> PriorTransformer:

@@ -18,8 +18,14 @@ _LAZY = {
     "AdjacencySpec": "pyg_kpnn.prior",
     "PriorGraph": "pyg_kpnn.prior",
     "align_inputs": "pyg_kpnn.prior",
+    "match": "pyg_kpnn.prior",
     "parse_adjacency": "pyg_kpnn.prior",
     "read_edgelist": "pyg_kpnn.prior",
+    "read_gml": "pyg_kpnn.prior",
+    "read_gmt": "pyg_kpnn.prior",
+    "read_graphml": "pyg_kpnn.prior",
+    "read_prior": "pyg_kpnn.prior",
+    "read_sif": "pyg_kpnn.prior",
     "backends": "pyg_kpnn.ops",
     "load_checkpoint": "pyg_kpnn.checkpoint",
     "AttentionJetMLP": "pyg_kpnn.nn",
@@ -30,7 +36,7 @@ _LAZY = {
     "PriorTransformerLayer": "pyg_kpnn.nn",
     "make_attention_jet_mlp": "pyg_kpnn.nn",
 }
-_MODULES = ("datasets", "explain", "jets", "nn", "ops", "prior")
+_MODULES = ("datasets", "explain", "hub", "jets", "nn", "ops", "prior", "train")
 
 # Without the modules: ``from pyg_kpnn import *`` must not replace the reader's ``nn``.
 __all__ = ["__version__", *_LAZY]

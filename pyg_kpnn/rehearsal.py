@@ -82,7 +82,7 @@ def _stand_in(model: nn.Module) -> nn.Module:
             shadow = torch.empty_like(parameter, device="meta")
             memo[id(parameter)] = nn.Parameter(shadow, parameter.requires_grad)
     for module in model.modules():
-        twin = module.__class__.__new__(module.__class__)
+        twin = object.__new__(module.__class__)
         twin.__dict__.update(module.__dict__)
         memo[id(module)] = twin
         for name in getattr(module, "_shared_in_rehearsal", ()):

@@ -17,7 +17,7 @@ from ..prior import PriorGraph
 from ..prior.names import near_names, show
 from .reach import distances, meeting_hops
 
-__all__ = ["NamedModel"]
+__all__ = ["NamedModel", "chosen_positions", "labels"]
 
 
 class NamedModel:
@@ -70,7 +70,7 @@ class NamedModel:
         self._check(x)
         channels = x.shape[2] if x.dim() == 3 else 1
         self.samples, self.flat = x, x.detach().reshape(len(x), -1)
-        self.inputs = _labels(graph.source_nodes, widths, channels)
+        self.inputs = labels(graph.source_nodes, widths, channels)
         self._check_finite()
         with torch.no_grad():
             self._num_outputs = self._returned(x[:1])
@@ -85,7 +85,7 @@ class NamedModel:
         tokens = not isinstance(model, PriorTransformer) or model.readout == "node"
         self.node_outputs = tokens and self._num_outputs == sum(widths) > 1
         self.outputs: list[Any] = (
-            _labels(graph.target_nodes, widths, 1) if self.node_outputs else list(range(self._num_outputs))
+            labels(graph.target_nodes, widths) if self.node_outputs else list(range(self._num_outputs))
         )
 
     def __call__(self, flat: Tensor) -> Tensor:
@@ -103,21 +103,7 @@ class NamedModel:
 
     def chosen_outputs(self, outputs: Sequence[Any] | None) -> list[int]:
         """Positions of the outputs with these names."""
-        if outputs is None:
-            return list(range(len(self.outputs)))
-        if isinstance(outputs, (str, bytes)) or not hasattr(outputs, "__iter__"):
-            raise PriorGraphError(f"outputs must be a sequence, got {show(outputs)}.")
-        chosen = []
-        for wanted in outputs:
-            # a bool is equal to a number, and no name of a column
-            if isinstance(wanted, bool) or wanted not in self.outputs:
-                hint = near_names(str(wanted), self.outputs) if self.node_outputs else ""
-                known = "nodes" if self.node_outputs else f"columns 0 to {len(self.outputs) - 1}"
-                raise PriorGraphError(f"outputs must be among the {known}, got {show(wanted)}{hint}.")
-            chosen.append(self.outputs.index(wanted))
-        if not chosen or len(set(chosen)) < len(chosen):
-            raise PriorGraphError(f"outputs must be different and at least one, got {show(outputs)}.")
-        return chosen
+        return chosen_positions(outputs, self.outputs, self.node_outputs)
 
     def hops(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
         """Hops of entries ``(P,)`` float64, NaN where no bound is known; ``b`` is -1 in first derivatives."""
@@ -182,11 +168,32 @@ def _in_training(model: nn.Module) -> str | None:
     return active_dropout(model)
 
 
-def _labels(names: Sequence[str], widths: Sequence[int], channels: int) -> list[str]:
-    labels = []
+def chosen_positions(outputs: Sequence[Any] | None, known: Sequence[Any], nodes: bool) -> list[int]:
+    """Positions in ``known`` of these outputs, all for None; ``nodes`` words the error: names or columns."""
+    if outputs is None:
+        return list(range(len(known)))
+    if isinstance(outputs, (str, bytes)) or not hasattr(outputs, "__iter__"):
+        raise PriorGraphError(f"outputs must be a sequence, got {show(outputs)}.")
+    places = {name: place for place, name in enumerate(known)}
+    chosen = []
+    for wanted in outputs:
+        # a bool is equal to a number, and no name of a column
+        if isinstance(wanted, bool) or not isinstance(wanted, (str, int, np.integer)) or wanted not in places:
+            hint = near_names(str(wanted), known) if nodes else ""
+            among = "nodes" if nodes else f"columns 0 to {len(known) - 1}"
+            raise PriorGraphError(f"outputs must be among the {among}, got {show(wanted)}{hint}.")
+        chosen.append(places[wanted])
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise PriorGraphError(f"outputs must be different and at least one, got {show(outputs)}.")
+    return chosen
+
+
+def labels(names: Sequence[str], widths: Sequence[int], channels: int = 1) -> list[str]:
+    """A label a unit and channel: ``a``, or ``a[1]`` where a node has several, ``a[1,0]`` for both."""
+    found = []
     for name, width in zip(names, widths, strict=True):
         for unit in range(width):
             for channel in range(channels):
                 parts = [str(unit)] * (width > 1) + [str(channel)] * (channels > 1)
-                labels.append(f"{name}[{','.join(parts)}]" if parts else name)
-    return labels
+                found.append(f"{name}[{','.join(parts)}]" if parts else name)
+    return found

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ..checkpoint import AllOrNothing, FrozenBuffers
 from ..errors import PriorGraphError
+from ..hub import Shareable
 from ..ops.rows import apart
 from ..prior import PriorGraph
 from .checks import flag, positive_int, probability
 from .packed_attention import PackedMultiheadAttention
 from .projection import LayerNorm, project
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["PriorTransformer", "PriorTransformerLayer"]
 
@@ -141,7 +145,7 @@ class PriorTransformerLayer(AllOrNothing):
         return tokens + self.dropout(self.feedforward(self.feedforward_norm(known))) + lost, weights
 
 
-class PriorTransformer(AllOrNothing, FrozenBuffers):
+class PriorTransformer(AllOrNothing, FrozenBuffers, Shareable):
     r"""Transformer over the measured values of named nodes, wired by a prior graph.
 
     Node :math:`i` with value :math:`x_i` becomes the token :math:`e_i + x_i u_i`: an embedding
@@ -289,6 +293,26 @@ class PriorTransformer(AllOrNothing, FrozenBuffers):
             self.log_weight = self._log_weights(kept.numel()).to(kept.device)
         return self
 
+    @property
+    def config(self) -> dict[str, Any]:
+        """Every argument of the constructor but the graph, as JSON-ready values.
+
+        ``PriorTransformer(graph, **model.config)`` builds the same model with other weights.
+        ``dropout`` and ``chunk_size`` are those the first layer has now.
+        """
+        first: Any = self.layers[0]
+        return {
+            "embed_dim": self.value_weight.shape[1],
+            "num_heads": first.attention.num_heads,
+            "num_layers": len(self.layers),
+            "readout": self.readout,
+            "num_classes": self.head.out_features if self.readout == "class" else None,
+            "edge_bias": self.edge_bias,
+            "dropout": first.dropout.p,
+            "add_self_loops": first.attention.add_self_loops,
+            "chunk_size": first.attention.chunk_size,
+        }
+
     def _reset_embeddings(self) -> None:
         # Tokens of unit scale for standardised values: half their variance from the name, half
         # from the value.
@@ -333,6 +357,15 @@ class PriorTransformer(AllOrNothing, FrozenBuffers):
         edges of ``graph`` in its order, then added self-loops.
         """
         return self._run(x, key_padding_mask, True)[1]
+
+    def edge_table(self, x: Any, **options: Any) -> pd.DataFrame:
+        """Mean weight and spread of every edge by name.
+
+        See :func:`pyg_kpnn.explain.edge_weights`.
+        """
+        from ..explain import edge_weights  # it imports this module
+
+        return edge_weights(self, x, **options)
 
     def _run(self, x: Tensor, mask: Tensor | None, need_weights: bool) -> tuple[Tensor, list[Any]]:
         units = self.graph.state_dim

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from pyg_kpnn.errors import PriorGraphError
 from pyg_kpnn.prior import fingerprint as _fingerprint
 from pyg_kpnn.prior.constructors import GraphConstructors
 from pyg_kpnn.prior.names import name_list, name_of, near_names, show, unknown_names
+from pyg_kpnn.prior.restrict import induced, renamed, restricted
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -376,26 +377,63 @@ class PriorGraph(GraphConstructors):
                 f"'nodes' must be in the graph. Got {unknown_names(unknown, self.nodes)}. Drop them."
             )
         keep = np.array([name in wanted for name in self.nodes], dtype=bool)
-        left = keep[: self._split]
-        right = keep if self._split is None else keep[self._split :]
-        chosen = left[self._source] & right[self._target]
-        if not chosen.any():
+        graph = induced(self, keep)
+        if not graph.num_edges:
             raise PriorGraphError(
                 f"A graph must have at least one edge. Got {len(wanted)} nodes with no edge among them. "
                 "Add neighbours of these nodes."
             )
-        return PriorGraph(
-            self._named(keep),
-            tuple(np.asarray(self.node_widths)[keep].tolist()),
-            # positions among the kept nodes: how many kept ones come before
-            (np.cumsum(left) - 1).astype(np.int32)[self._source[chosen]],
-            (np.cumsum(right) - 1).astype(np.int32)[self._target[chosen]],
-            *_fingerprint.without_defaults(
-                None if self._sign is None else self._sign[chosen],
-                None if self._weight is None else self._weight[chosen],
-            ),
-            None if self._split is None else int(left.sum()),
-        )
+        return graph
+
+    def restrict_to(
+        self, features: Any, *, nodes: Iterable[Any] | None = None, isolated: str = "keep"
+    ) -> PriorGraph:
+        """The graph without the nodes that the data does not measure; signs, weights and widths stay.
+
+        Parameters
+        ----------
+        features : sequence of names, pandas.DataFrame or AnnData
+            As for :func:`~pyg_kpnn.prior.match`, which tells beforehand what will be lost.
+        nodes : iterable of names, optional
+            The nodes that want a feature; all others stay. Default: all (of the source side).
+        isolated : {"keep", "drop"}, default "keep"
+            What happens to nodes that have no edge then. A self-loop is an edge.
+
+        Raises
+        ------
+        PriorGraphError
+            If no edge would be left (with the report and its hints), or for bad arguments.
+
+        Examples
+        --------
+        >>> graph = PriorGraph.from_edges([("a", "b"), ("c", "d")])
+        >>> graph.restrict_to(["b", "a", "c"]).nodes
+        ('a', 'b', 'c')
+        >>> graph.restrict_to(["b", "a", "c"], isolated="drop").nodes
+        ('a', 'b')
+        """
+        return restricted(self, features, nodes, isolated)
+
+    def rename(self, mapping: Mapping[Any, Any] | Callable[[str], Any]) -> PriorGraph:
+        """The same graph with other names, in the order that the new names have.
+
+        Parameters
+        ----------
+        mapping : mapping from old to new name, or function
+            Names that are not in a mapping stay; a function is asked for every name. In a bipartite graph
+            a name is changed on both sides.
+
+        Raises
+        ------
+        PriorGraphError
+            Two nodes with one name (nodes are never merged), an unknown old or an empty new name.
+
+        Examples
+        --------
+        >>> PriorGraph.from_edges([("tp53", "MDM2")]).rename({"tp53": "TP53"}).edges
+        (('TP53', 'MDM2'),)
+        """
+        return renamed(self, mapping)
 
     def reverse(self) -> PriorGraph:
         """The graph with every edge turned round (and the sides of a bipartite graph swapped)."""
@@ -410,6 +448,32 @@ class PriorGraph(GraphConstructors):
             None if self._weight is None else self._weight[order],
             None if self._split is None else len(self.nodes) - cut,
         )
+
+    def rewire(self, seed: int, preserve: str = "degree") -> PriorGraph:
+        """A random graph on the same nodes that shares a property with this one.
+
+        Parameters
+        ----------
+        seed : int
+            At least 0. One seed, one graph; no global random state is used or changed.
+        preserve : {"degree", "sign", "component", "labels", "density"}, default "degree"
+            In- and out-degrees (of each sign; with the components), the shape, or the number of edges: see
+            :func:`pyg_kpnn.prior.rewire.rewire`.
+
+        Raises
+        ------
+        PriorGraphError
+            If an argument breaks its rule.
+
+        Examples
+        --------
+        >>> graph = PriorGraph.from_edges([("a", "x"), ("b", "y")])
+        >>> sorted({graph.rewire(seed).edges for seed in range(20)})
+        [(('a', 'x'), ('b', 'y')), (('a', 'y'), ('b', 'x'))]
+        """
+        from pyg_kpnn.prior.rewire import rewire
+
+        return rewire(self, seed, preserve=preserve)
 
     # --- ways out --------------------------------------------------------------------------------
 

@@ -70,6 +70,21 @@ def graph_from_networkx(
     **how: Any,
 ) -> PriorGraph:
     """The work of :meth:`PriorGraph.from_networkx`."""
+    columns = networkx_columns(graph, sign=sign, weight=weight, undirected=undirected)
+    return assemble(
+        columns.pop("source"),
+        columns.pop("target"),
+        nodes=list(graph.nodes),
+        place="edge {}".format,
+        **columns,
+        **how,
+    )
+
+
+def networkx_columns(
+    graph: Any, *, sign: str | None = None, weight: str | None = None, undirected: str | None = None
+) -> dict[str, pd.Series]:
+    """Source, target and what else is asked for of every edge; the way back of undirected ones comes last."""
     import networkx as nx
     import pandas as pd
 
@@ -99,14 +114,11 @@ def graph_from_networkx(
                 "Fill it in, or name another."
             )
         read[role] = pd.Series([attributes.get(attribute) for _, _, attributes in rows], dtype=object)
-    return assemble(
-        pd.Series([u for u, _, _ in rows], dtype=object),
-        pd.Series([v for _, v, _ in rows], dtype=object),
-        nodes=list(graph.nodes),
-        place="edge {}".format,
+    return {
+        "source": pd.Series([u for u, _, _ in rows], dtype=object),
+        "target": pd.Series([v for _, v, _ in rows], dtype=object),
         **read,
-        **how,
-    )
+    }
 
 
 def to_data(graph: PriorGraph, dtype: torch.dtype) -> PriorData:

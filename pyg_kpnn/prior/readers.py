@@ -1,34 +1,38 @@
-"""Edgelists from text files, read as text."""
+"""Edgelists from files: text, read as text, and parquet."""
 
 from __future__ import annotations
 
 import os
-import re
-from array import array
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterable, Mapping
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
 
 from pyg_kpnn.errors import PriorGraphError
-from pyg_kpnn.prior.assemble import assemble
 from pyg_kpnn.prior.graph import PriorGraph
-from pyg_kpnn.prior.names import SHOWN, listing, show
-from pyg_kpnn.prior.text import MAX_BYTES, Dialect, read_records
+from pyg_kpnn.prior.names import check_choice, listing, show
+from pyg_kpnn.prior.rows import Rows, check_flag, finish
+from pyg_kpnn.prior.tables import read_parquet, read_text, suffix_of
+from pyg_kpnn.prior.text import MAX_BYTES
 
-__all__ = ["MAX_BYTES", "read_edgelist"]
+if TYPE_CHECKING:
+    from pyg_kpnn.prior.report import ReadReport
 
-_SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
-_RULE = re.compile(r"(?:^|[\s(])not\s*\(|\b(?:and|or)\s+\(|\)\s*(?:and|or)\b")
-_WORD = re.compile(r"\b(?:and|or|not)\b")
-_BETWEEN = re.compile(r"\b(?:and|or|not)\b|[()]")
-
-Records = Iterator[tuple[int, list[str]]]
+__all__ = ["MAX_BYTES", "check_bytes", "check_comment", "check_count", "read_edgelist", "read_table"]
 
 
+# The overloads only tell whether a report comes with the graph; the options are those below.
+@overload
 def read_edgelist(
+    path: str | os.PathLike[str], *, return_report: Literal[False] = ..., **options: Any
+) -> PriorGraph: ...
+@overload
+def read_edgelist(
+    path: str | os.PathLike[str], *, return_report: Literal[True], **options: Any
+) -> tuple[PriorGraph, ReadReport]: ...
+def read_edgelist(  # type: ignore[misc]
     path: str | os.PathLike[str],
     *,
     source: str | int = "source",
@@ -39,14 +43,20 @@ def read_edgelist(
     header: bool = True,
     encoding: str = "utf-8-sig",
     comment: str | None = None,
+    skip_lines: int = 0,
+    keep_nonzero: str | int | None = None,
+    drop_self_loops: bool = False,
+    on_bad_row: str = "error",
+    bipartite: bool = False,
     nodes: Iterable[Any] | None = None,
     widths: Mapping[Any, int] | None = None,
     on_duplicate: str = "error",
     on_conflict: str = "error",
     sign_map: Mapping[Any, int] | None = None,
     max_bytes: int = MAX_BYTES,
-) -> PriorGraph:
-    """Read a graph from a CSV or TSV file with one line an edge.
+    return_report: bool = False,
+) -> PriorGraph | tuple[PriorGraph, ReadReport]:
+    """Read a graph from a CSV, TSV or parquet file with one row an edge.
 
     Every cell is text, so genes called ``NA``, ``null``, ``007``, ``MARCH1`` or ``1e5`` stay what they
     are. Surrounding blanks and a byte order mark are removed; only an empty cell counts as missing.
@@ -56,32 +66,48 @@ def read_edgelist(
     Parameters
     ----------
     path : path
-        ``.csv`` (comma), ``.tsv`` or ``.txt`` (tab), each also with ``.gz``.
+        ``.csv`` (comma), ``.tsv`` or ``.txt`` (tab), each also with ``.gz``; or ``.parquet`` (extra
+        ``parquet``), where names may be text or whole numbers and are taken as they are.
     source, target : str or int, default "source" and "target" (0 and 1 without a header)
         Column name, or column position counted from 0.
     sign, weight : str or int, optional
         Not read unless named; as in :meth:`PriorGraph.from_pandas`.
     sep : str, optional
-        One character; by default chosen by the suffix.
+        One character, or ``"whitespace"`` for columns apart by any blanks; by default chosen by the suffix.
     header : bool, default True
         Whether the first line holds column names. Without one, columns are given by position.
     encoding : str, default "utf-8-sig"
         UTF-8 with or without a byte order mark.
     comment : str, optional
         Lines starting with it are skipped.
+    skip_lines : int, default 0
+        Lines before the table.
+    keep_nonzero : str or int, optional
+        A column of numbers; rows with 0 there are no edges and are dropped, their names stay nodes. For
+        files that list every pair with 0 or 1.
+    drop_self_loops : bool, default False
+        Leave out edges from a node to itself; the nodes stay.
+    on_bad_row : {"error", "drop"}, default "error"
+        What to do with lines of another number of cells than the first, and rows that lack a name.
+    bipartite : bool, default False
+        Sources and targets are two sets of nodes, as in :meth:`PriorGraph.bipartite`.
     nodes, widths, on_duplicate, on_conflict, sign_map
         As in :meth:`PriorGraph.from_pandas`.
     max_bytes : int, default 268435456 (256 MiB)
         Most bytes of text to read, counted after unpacking ``.gz``. Ten million edges of short names fit.
+    return_report : bool, default False
+        Also return what was read, kept and dropped.
 
     Returns
     -------
-    PriorGraph
+    PriorGraph, or (PriorGraph, ReadReport) with ``return_report=True``
 
     Raises
     ------
     FileNotFoundError
         No such file.
+    ImportError
+        A parquet file without pyarrow.
     PriorGraphError
         Not an edgelist, columns that are not there, lines of unequal length, empty names (with line
         numbers counted from 1), text that does not decode or holds NUL characters, more than ``max_bytes``,
@@ -97,155 +123,113 @@ def read_edgelist(
     >>> graph.edges, graph.sign.tolist()
     ((('crp', 'lacZ'), ('lacI', 'lacZ')), [1, -1])
     """
-    path = Path(path)
-    if comment is not None and (not isinstance(comment, str) or not comment):
-        raise PriorGraphError(f"'comment' must be None or the text a comment begins with. Got {comment!r}.")
-    if isinstance(max_bytes, bool) or not isinstance(max_bytes, Integral) or max_bytes < 1:
-        raise PriorGraphError(f"'max_bytes' must be a positive whole number. Got {max_bytes!r}.")
-    dialect = Dialect(_separator(path, sep), encoding, comment)
-    with path.open("rb") as stream:
-        zipped = path.suffix.lower() == ".gz"
-        records = read_records(stream, path.name, dialect, zipped=zipped, max_bytes=int(max_bytes))
-        wanted = {"source": source, "target": target, "sign": sign, "weight": weight}
-        columns, place = _read_columns(records, path.name, wanted, header)
-    return assemble(
-        columns.pop("source"),
-        columns.pop("target"),
-        **columns,
+    rows = read_table(
+        Path(path),
+        {"source": source, "target": target, "sign": sign, "weight": weight, "keep_nonzero": keep_nonzero},
+        sep=sep,
+        header=header,
+        encoding=encoding,
+        comment=comment,
+        skip_lines=skip_lines,
+        max_bytes=max_bytes,
+        on_bad_row=on_bad_row,
+        look=check_flag(return_report, "return_report"),
+    )
+    rows.sides = ([], []) if check_flag(bipartite, "bipartite") else None
+    if keep_nonzero is not None:
+        _keep_nonzero(rows, keep_nonzero)
+    result: PriorGraph | tuple[PriorGraph, ReadReport] = finish(
+        rows,
+        return_report=return_report,
+        drop_self_loops=check_flag(drop_self_loops, "drop_self_loops"),
         nodes=nodes,
         widths=widths,
         on_duplicate=on_duplicate,
         on_conflict=on_conflict,
         sign_map=sign_map,
-        place=place,
     )
+    return result
 
 
-def _read_columns(
-    records: Records, file: str, wanted: Mapping[str, Any], header: bool
-) -> tuple[dict[str, Any], Callable[[int], str]]:
-    """The wanted columns as pandas Series, and a function that says where a row came from."""
-    import pandas as pd
+def check_bytes(max_bytes: Any) -> int:
+    """Refuse a bound on bytes that is no positive whole number."""
+    if isinstance(max_bytes, bool) or not isinstance(max_bytes, Integral) or max_bytes < 1:
+        raise PriorGraphError(f"'max_bytes' must be a positive whole number. Got {max_bytes!r}.")
+    return int(max_bytes)
 
-    first = next(records, None)
-    if first is None:
-        raise PriorGraphError(f"An edgelist must have at least one line. Got nothing in {file}.")
-    names = [cell.strip() for cell in first[1]] if header else None
-    width = len(first[1])
-    if not header:  # the default names stand for the default positions
-        records = _chain(first, records)
-        defaults = {"source": ("source", 0), "target": ("target", 1)}
-        wanted = {
-            role: defaults[role][1] if role in defaults and label == defaults[role][0] else label
-            for role, label in wanted.items()
+
+def check_comment(comment: Any) -> None:
+    """Refuse a comment mark that is no text."""
+    if comment is not None and (not isinstance(comment, str) or not comment):
+        raise PriorGraphError(f"'comment' must be None or the text a comment begins with. Got {comment!r}.")
+
+
+def check_count(skip_lines: Any) -> int:
+    """Refuse a number of lines to skip that is no whole number of at least 0."""
+    if isinstance(skip_lines, bool) or not isinstance(skip_lines, Integral) or skip_lines < 0:
+        raise PriorGraphError(f"'skip_lines' must be a whole number of at least 0. Got {skip_lines!r}.")
+    return int(skip_lines)
+
+
+def read_table(
+    path: Path,
+    wanted: Mapping[str, Any],
+    *,
+    sep: str | None = None,
+    header: bool = True,
+    encoding: str = "utf-8-sig",
+    comment: str | None = None,
+    skip_lines: int = 0,
+    max_bytes: int = MAX_BYTES,
+    on_bad_row: str = "error",
+    look: bool = False,
+) -> Rows:
+    """The wanted columns of a table; its suffix says how to read it."""
+    check_comment(comment)
+    check_choice(on_bad_row, ("error", "drop"), "on_bad_row")
+    limit, skip = check_bytes(max_bytes), check_count(skip_lines)
+    if suffix_of(path) == ".parquet":
+        given = {
+            "sep": sep is not None,
+            "header": not header,
+            "comment": comment is not None,
+            "skip_lines": skip,
         }
-    at = {
-        role: _column(label, role, names, width, file, records)
-        for role, label in wanted.items()
-        if label is not None
-    }
-
-    lines = array("q")
-    columns: dict[str, list[Any]] = {role: [] for role in at}
-    once: dict[str, str] = {}  # one object for all cells that say the same
-    ragged: list[str] = []
-    odd = 0
-    for line, cells in records:
-        if len(cells) != width:
-            odd += 1
-            if odd <= SHOWN:
-                ragged.append(f"{len(cells)} on line {line}")
-            continue
-        lines.append(line)
-        for role, column in columns.items():
-            cell = cells[at[role]].strip()
-            column.append(_number(cell) if role == "weight" else once.setdefault(cell, cell))
-    if odd:
-        raise PriorGraphError(
-            f"Every line of {file} must have {width} cells, like its first. Got {listing(ragged, odd)}. "
-            "Correct these lines, or pass another sep=."
-        )
-
-    def place(row: int) -> str:
-        return f"line {lines[row]} of {file}"
-
-    _refuse_rules(columns["source"], columns["target"], place)
-    return {role: pd.Series(column, dtype=object) for role, column in columns.items()}, place
-
-
-def _chain(first: tuple[int, list[str]], rest: Records) -> Records:
-    yield first
-    yield from rest
-
-
-def _number(cell: str) -> Any:
-    """The number a cell spells, or the cell itself, for the error message to show."""
-    try:
-        # Python also reads 1_000 and digits of other scripts; in a table they are slips
-        return float(cell) if cell.isascii() and "_" not in cell else cell
-    except ValueError:
-        return cell
-
-
-def _separator(path: Path, sep: str | None) -> str:
-    if sep is None:
-        suffixes = [s.lower() for s in path.suffixes]
-        last = suffixes[-2:-1] if suffixes[-1:] == [".gz"] else suffixes[-1:]
-        sep = _SEPARATORS.get(last[0]) if last else None
-        if sep is None:
+        unused = [name for name, there in given.items() if there]
+        if unused:
             raise PriorGraphError(
-                f"The separator follows from the suffix .csv, .tsv or .txt (also .gz). Got {path.name!r}. "
-                "Pass sep=."
+                f"A parquet file has columns with names. Got {listing(unused)} for {path.name}, which are "
+                "options of text. Drop them."
             )
-    if not isinstance(sep, str) or len(sep) != 1 or sep in '\r\n"\0':
-        raise PriorGraphError(f"'sep' must be one character. Got {sep!r}.")
-    return sep
-
-
-def _column(label: Any, role: str, names: list[str] | None, width: int, file: str, records: Records) -> int:
-    if isinstance(label, int) and not isinstance(label, bool):
-        if 0 <= label < width:
-            return label
-    elif names is not None and names.count(label) == 1:
-        return names.index(label)
-    there = (
-        f"the columns {listing(map(show, names), len(names))}"
-        if names is not None
-        else f"{width} columns and no header"
+        return read_parquet(path, wanted, max_bytes=limit, drop_bad=on_bad_row == "drop")
+    return read_text(
+        path,
+        wanted,
+        sep=sep,
+        header=header,
+        encoding=encoding,
+        comment=comment,
+        skip_lines=skip,
+        max_bytes=limit,
+        drop_bad=on_bad_row == "drop",
+        look=look,
     )
-    hint = f"Name it with {role}=."
-    if names is None and not isinstance(label, int):
-        hint = "Without a header columns are given by position, counted from 0."
-    elif names is not None and names.count(label) > 1:
-        hint = f"The name stands there {names.count(label)} times: give the position instead."
-    elif any(_RULE.search(cell) for _, row in islice(records, 100) for cell in row):
-        hint = "The cells read like Boolean rules: this file is not an edgelist."
-    elif width == 1:
-        hint = "With one column only, the separator may be another one: pass sep=."
-    raise PriorGraphError(f"{file} must have one {role} column {show(label)}. Got {there}. {hint}")
 
 
-def _refuse_rules(sources: list[str], targets: list[str], place: Callable[[int], str]) -> None:
-    """A table of Boolean rules parses as an edgelist with nonsense names; say so instead.
-
-    A pathway may well be called "repair and recombination". A rule has brackets after its operators, or
-    operands that are all names of the first column; and rules fill a good part of the file.
-    """
-    known = set(sources)
-
-    def is_rule(cell: str) -> bool:
-        if not _WORD.search(cell):
-            return False
-        if _RULE.search(cell):
-            return True
-        operands = [part for each in _BETWEEN.split(cell) if (part := each.strip())]
-        return bool(operands) and known.issuperset(operands)
-
-    counts = Counter(targets)
-    rules = {cell for cell in counts if is_rule(cell)}
-    if rules and sum(counts[cell] for cell in rules) * 5 >= len(targets):
-        row = next(row for row, cell in enumerate(targets) if cell in rules)
+def _keep_nonzero(rows: Rows, label: str | int) -> None:
+    """Drop the rows that say there is no edge."""
+    column = rows.columns.pop("keep_nonzero")
+    values = [cell if _is_number(cell) else np.nan for cell in column]
+    numbers = np.asarray(values, dtype=np.float64)
+    bad = np.flatnonzero(np.isnan(numbers))
+    if len(bad):
+        shown = (f"{show(column[int(row)])} at {rows.place(int(row))}" for row in bad)
         raise PriorGraphError(
-            f"An edgelist must have one node a cell. Got a Boolean rule on {place(row)}: "
-            f"{show(targets[row])}. Turn the rules into one line an edge first."
+            f"The column of keep_nonzero= must hold numbers. Got {listing(shown, len(bad))}. "
+            "Correct these cells, or name another column."
         )
+    rows.drop(numbers == 0, f"0 in column {show(label)} (keep_nonzero=)")
+
+
+def _is_number(cell: Any) -> bool:
+    return isinstance(cell, (int, float)) and abs(cell) < 1e300

@@ -57,7 +57,8 @@ def listed_edges(output: str) -> list[list[tuple[str, str]]]:
 
 def test_every_example_is_tested() -> None:
     here, derivatives = {"quickstart", "stack_in_pyg", "from_networkx"}, {"interactions", "poisson"}
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == here | derivatives
+    distributed = {"train_ddp"}  # tests/train
+    assert {path.stem for path in EXAMPLES.glob("*.py")} - distributed == here | derivatives
 
 
 def test_quickstart_prints_accuracy_edges_and_refusal(printed: Printed) -> None:
@@ -212,3 +213,41 @@ def test_from_networkx_prints_weights_by_name(printed: Printed) -> None:
     weights = pd.Series([float(row[3]) for row in rows])
     assert weights.is_monotonic_decreasing
     assert float(re.search(r"samples: (\d\.\d{3})", output)[1]) > 0.7  # type: ignore[index]
+
+
+PICTURES = {
+    "quickstart": (
+        ["--cells", 60, "--epochs", 1],
+        {"network.png", "classes.png", "training.png", "network.html"},
+    ),
+    "stack_in_pyg": (["--epochs", 2], {"attention.png", "training.png"}),
+    "from_networkx": (["--steps", 2], {"attention.png"}),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_pictures_are_saved_where_asked(printed: Printed, name: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("plotly")
+    arguments, expected = PICTURES[name]
+    output = printed(name, *arguments, "--figures", tmp_path / "new" / "folder")
+    assert {path.name for path in (tmp_path / "new" / "folder").iterdir()} == expected
+    assert all(file in output for file in expected)
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_pictures_are_left_out_without_matplotlib(
+    printed: Printed, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.axes", None)
+    output = printed(name, *PICTURES[name][0], "--figures", tmp_path / "new")
+    assert "No picture" in output
+    assert not (tmp_path / "new").exists()
+
+
+def test_pictures_do_not_change_what_is_learnt(printed: Printed, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("plotly")
+    arguments = ["--cells", 100, "--epochs", 2]
+    plain, drawn = printed("quickstart", *arguments), printed("quickstart", *arguments, "--figures", tmp_path)
+    assert re.findall(r"0\.\d{3}", plain) == re.findall(r"0\.\d{3}", drawn)

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from pyg_kpnn import PriorGraph, PriorGraphError, read_edgelist
 
 FUZZ = Path(__file__).parents[1] / "fuzz"
-SWEEP = int(os.environ.get("PYG_KPNN_SWEEP", "200000"))
+SWEEP = int(os.environ.get("PYG_KPNN_SWEEP", "1000000"))
 
 
 def load(name: str) -> ModuleType:

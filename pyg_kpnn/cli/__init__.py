@@ -1,0 +1,5 @@
+"""The command ``pyg-kpnn``: check, fit, explain, knockout, bench and info, from the shell."""
+
+from .app import main
+
+__all__ = ["main"]

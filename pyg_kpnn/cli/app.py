@@ -1,0 +1,261 @@
+"""The commands. Each reads files, calls the library, and prints or writes what it gives."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import PriorGraphError
+from . import show
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="pyg-kpnn",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Attention on a prior graph of named nodes: check a prior, fit a model, read answers by name.",
+)
+
+Text = str | None
+Prior = Annotated[
+    Path, typer.Option("--prior", help="Edges: .csv .tsv .sif .gmt .graphml .gml .cyjs .parquet")
+]
+Data = Annotated[Path, typer.Option("--data", help="Measurements: .csv .tsv .parquet .h5ad, samples in rows")]
+Label = Annotated[Text, typer.Option("--label", help="Column with the class of each sample")]
+Source = Annotated[Text, typer.Option("--source", help="Column of the prior with the sources")]
+Target = Annotated[Text, typer.Option("--target", help="Column of the prior with the targets")]
+Sign = Annotated[Text, typer.Option("--sign", help="Column (or attribute) of the prior with the signs")]
+Weight = Annotated[Text, typer.Option("--weight", help="Column (or attribute) of the prior with the weights")]
+Plus = Annotated[Text, typer.Option("--activating", help="More words for sign +1, with commas between")]
+Minus = Annotated[Text, typer.Option("--inhibiting", help="More words for sign -1, with commas between")]
+NoLoops = Annotated[bool, typer.Option("--drop-self-loops", help="Leave out edges from a node to itself")]
+First = Annotated[
+    bool,
+    typer.Option("--keep-first", help="Keep the first of repeated edges; without sign where signs differ"),
+]
+Turned = Annotated[bool, typer.Option("--genes-in-rows", help="The table is turned: names in rows")]
+Missing = Annotated[
+    str,
+    typer.Option(
+        "--missing", help="Nodes that the table lacks: error, mask (not measured) or restrict (drop)"
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON")]
+Out = Annotated[Path, typer.Option("--out", help="New folder for the results")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a folder of earlier results")]
+Model = Annotated[Path, typer.Argument(help="model.ckpt, or the folder that fit wrote")]
+
+
+@app.command()
+def check(
+    prior: Annotated[Path, typer.Argument(help="Edges: .csv .tsv .sif .gmt .graphml .gml .cyjs .parquet")],
+    features: Annotated[
+        Path | None, typer.Option(help="Table whose names are to be found in the prior")
+    ] = None,
+    source: Source = None,
+    target: Target = None,
+    sign: Sign = None,
+    weight: Weight = None,
+    activating: Plus = None,
+    inhibiting: Minus = None,
+    drop_self_loops: NoLoops = False,
+    keep_first: First = False,
+    genes_in_rows: Turned = False,
+    max_loss: Annotated[float | None, typer.Option(help="Largest share of edges that may be lost")] = None,
+    json: Json = False,
+) -> None:
+    """Read a prior and say what is in it, and how a table's names fit."""
+    from ..prior import match
+    from . import files
+
+    options = files.prior_options(
+        source, target, sign, weight, activating, inhibiting, drop_self_loops, keep_first
+    )
+    graph, report = files.load_prior(prior, options)
+    fits = None
+    if features is not None:
+        fits = match(graph, files.features_of(features, genes_in_rows), max_loss=max_loss)
+    if json:
+        show.print_json({"prior": report.to_dict(), "features": None if fits is None else fits.to_dict()})
+        return
+    print(report)
+    if fits is not None:
+        print(f"\n{fits}")
+
+
+@app.command()
+def fit(
+    prior: Prior,
+    data: Data,
+    out: Out,
+    label: Label = None,
+    source: Source = None,
+    target: Target = None,
+    sign: Sign = None,
+    weight: Weight = None,
+    activating: Plus = None,
+    inhibiting: Minus = None,
+    drop_self_loops: NoLoops = False,
+    keep_first: First = False,
+    genes_in_rows: Turned = False,
+    missing: Missing = "error",
+    epochs: Annotated[int, typer.Option(help="Most epochs")] = 100,
+    patience: Annotated[
+        int, typer.Option(help="Epochs without a better validation loss before it stops")
+    ] = 10,
+    embed_dim: Annotated[int, typer.Option(help="Width of the model")] = 32,
+    num_heads: Annotated[int, typer.Option(help="Attention heads")] = 4,
+    num_layers: Annotated[int, typer.Option(help="Layers: how many edges information travels")] = 2,
+    dropout: Annotated[float, typer.Option(help="Dropout in training")] = 0.1,
+    lr: Annotated[float, typer.Option(help="Learning rate")] = 2e-3,
+    batch_size: Annotated[int, typer.Option(help="Samples a step")] = 64,
+    seed: Annotated[int, typer.Option(help="Of weights, split and order")] = 0,
+    force: Force = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar")] = False,
+    json: Json = False,
+) -> None:
+    """Train on a table: to tell classes with --label, else to restore hidden values."""
+    from . import files
+    from .fitting import Settings, fit_folder
+
+    options = files.prior_options(
+        source, target, sign, weight, activating, inhibiting, drop_self_loops, keep_first
+    )
+    graph, report = files.load_prior(prior, options)
+    samples = files.read_samples(data, graph, label, genes_in_rows=genes_in_rows, missing=missing)
+    settings = Settings(
+        epochs, patience, embed_dim, num_heads, num_layers, dropout, lr, batch_size, seed, quiet or json
+    )
+    with files.finished_folder(out, force) as folder:
+        run = fit_folder(samples, report, settings, folder)
+    if json:
+        show.print_json(run)
+        return
+    show.print_table(
+        f"Held out, {run['samples']['test']} samples", ["score", "value"], list(run["test"].items())
+    )
+    show.notes.print(
+        f"Wrote {out}: {', '.join(sorted(path.name for path in out.iterdir()))}", highlight=False
+    )
+
+
+@app.command()
+def explain(
+    model: Model,
+    data: Data,
+    out: Out,
+    label: Annotated[Text, typer.Option("--label", help="Column to group samples by")] = None,
+    compare: Annotated[
+        tuple[str, str] | None,
+        typer.Option(help="Two classes of --label: test every edge for a difference"),
+    ] = None,
+    genes_in_rows: Turned = False,
+    missing: Missing = "error",
+    top: Annotated[int, typer.Option(help="Edges to print and to draw")] = 20,
+    permutations: Annotated[int, typer.Option(help="Permutations of --compare")] = 999,
+    seed: Annotated[int, typer.Option(help="Of the permutations")] = 0,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Write the weights of every edge, by name, as tables and pictures."""
+    from . import files
+    from .answers import explain_folder, load_model, prepared
+
+    if compare is not None and label is None:
+        raise PriorGraphError("--compare needs --label, the column with the two classes. Got none.")
+    module = load_model(model)
+    samples = files.read_samples(data, module.graph, label, genes_in_rows=genes_in_rows, missing=missing)
+    with files.finished_folder(out, force) as folder:
+        strongest = explain_folder(
+            module, prepared(module, samples), folder, top, compare, permutations, seed
+        )
+    columns = ["source", "target", "weight", "std"]
+    rows = strongest[columns].astype({"source": str, "target": str}).values.tolist()
+    if json:
+        show.print_json([dict(zip(columns, row, strict=True)) for row in rows])
+        return
+    show.print_table(f"Strongest edges, last layer, {len(samples)} samples", columns, rows)
+    show.notes.print(
+        f"Wrote {out}: {', '.join(sorted(path.name for path in out.iterdir()))}", highlight=False
+    )
+
+
+@app.command()
+def knockout(
+    model: Model,
+    data: Data,
+    nodes: Annotated[
+        Text, typer.Option(help="Names with commas between; A+B are taken out together. All by default")
+    ] = None,
+    value: Annotated[str, typer.Option(help="A number of the standardised scale, mean, or mask")] = "mean",
+    genes_in_rows: Turned = False,
+    missing: Missing = "error",
+    top: Annotated[int, typer.Option(help="Rows to print")] = 20,
+    out: Annotated[Path | None, typer.Option(help="New file for all rows, .csv or .tsv")] = None,
+    json: Json = False,
+) -> None:
+    """Take nodes out, one by one, and say how the outputs change."""
+    from . import files
+    from .answers import knock_out, load_model, prepared, write_table
+
+    module = load_model(model)
+    samples = files.read_samples(data, module.graph, None, genes_in_rows=genes_in_rows, missing=missing)
+    frame = knock_out(module, prepared(module, samples), nodes, value)
+    if out is not None:
+        write_table(frame, out)
+    order = frame["change"].abs().sort_values(ascending=False, kind="stable").index
+    rows = frame.loc[order[:top]].astype({"node": str, "output": str})
+    if json:
+        show.print_json(rows.to_dict("records"))
+        return
+    show.print_table(
+        f"Largest changes, mean of {len(samples)} samples", list(rows.columns), rows.values.tolist()
+    )
+
+
+@app.command()
+def bench(
+    nodes: Annotated[int, typer.Option(help="Nodes of a random graph")] = 2000,
+    edges: Annotated[int, typer.Option(help="Edges")] = 40000,
+    samples: Annotated[int, typer.Option(help="Samples a batch")] = 8,
+    heads: Annotated[int, typer.Option(help="Heads")] = 4,
+    head_dim: Annotated[int, typer.Option(help="Channels a head")] = 16,
+    rounds: Annotated[int, typer.Option(help="Rounds; every backend takes its turn in each")] = 5,
+    json: Json = False,
+) -> None:
+    """Time the backends that are here, in turns, on one random graph."""
+    from .bench import compare_backends
+
+    rows = compare_backends(nodes, edges, samples, heads, head_dim, rounds)
+    if json:
+        show.print_json(rows)
+        return
+    title = f"{nodes} nodes, {edges} edges, {samples} samples, {heads} heads of {head_dim}: median ms"
+    show.print_table(title, list(rows[0]), [list(row.values()) for row in rows])
+
+
+@app.command()
+def info(json: Json = False) -> None:
+    """Versions, backends and threads."""
+    from .bench import environment
+
+    found = environment()
+    if json:
+        show.print_json(found)
+        return
+    for title, entries in found.items():
+        show.print_table(title, ["name", "value"], list(entries.items()))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; bad input is one line on stderr and exit status 1."""
+    try:
+        app(args=arguments)
+    except (PriorGraphError, ImportError) as error:  # ImportError: an extra that is not there
+        sys.stderr.write(show.error_line(error) + "\n")
+        sys.exit(1)

@@ -1,0 +1,119 @@
+"""What commands share: priors and tables from files, and folders that are there whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..datasets import AlignedDataset, from_anndata, from_frame, read_measurements
+from ..errors import PriorGraphError
+from ..prior import DEFAULT_SIGNS, PriorGraph, ReadReport, read_prior
+from ..prior.names import is_frame
+
+__all__ = ["features_of", "finished_folder", "load_prior", "prior_options", "read_samples", "write_json"]
+
+
+def prior_options(
+    source: str | None,
+    target: str | None,
+    sign: str | None,
+    weight: str | None,
+    activating: str | None,
+    inhibiting: str | None,
+    drop_self_loops: bool,
+    keep_first: bool,
+) -> dict[str, Any]:
+    """The options of a reader that were asked for; what was not asked for is left to the reader."""
+    options: dict[str, Any] = {"source": source, "target": target, "sign": sign, "weight": weight}
+    options = {name: value for name, value in options.items() if value is not None}
+    words = dict.fromkeys(_words(activating), 1) | dict.fromkeys(_words(inhibiting), -1)
+    if words:
+        options["sign_map"] = {**DEFAULT_SIGNS, **words}
+    if drop_self_loops:
+        options["drop_self_loops"] = True
+    if keep_first:
+        options |= {"on_duplicate": "first", "on_conflict": "unknown"}
+    return options
+
+
+def _words(text: str | None) -> list[str]:
+    return [word for part in (text or "").split(",") if (word := part.strip())]
+
+
+def load_prior(path: Path, options: dict[str, Any]) -> tuple[PriorGraph, ReadReport]:
+    """The graph of a file and the report of its reader."""
+    if not path.is_file():
+        raise PriorGraphError(f"A prior must be a file. Got {str(path)!r}, which is not there.")
+    return read_prior(path, return_report=True, **options)
+
+
+def read_samples(
+    path: Path, graph: PriorGraph, label: str | None, *, genes_in_rows: bool, missing: str
+) -> AlignedDataset:
+    """Samples of a table in the order of the graph's nodes."""
+    table = read_measurements(path)
+    isolated = "drop" if missing == "restrict" else "keep"
+    if not is_frame(table):
+        return from_anndata(table, graph, obs_key=label, missing=missing, isolated=isolated)
+    return from_frame(table, graph, label, genes_in_rows=genes_in_rows, missing=missing, isolated=isolated)
+
+
+def features_of(path: Path, genes_in_rows: bool) -> Any:
+    """Names that a table measures."""
+    table = read_measurements(path)
+    if not is_frame(table):
+        return table.var_names
+    return list(table.index if genes_in_rows else table.columns)
+
+
+@contextmanager
+def finished_folder(out: Path, force: bool) -> Iterator[Path]:
+    """A folder to write into that takes the name ``out`` when everything is in it, and is gone otherwise."""
+    if out.exists() and not force:
+        raise PriorGraphError(
+            f"The folder for results must be new. Got {str(out)!r}; pass --force to replace it."
+        )
+    if out.exists() and not out.is_dir():
+        raise PriorGraphError(f"Results go into a folder. Got {str(out)!r}, which is a file.")
+    if out.exists() and not (out / "run.json").is_file() and any(out.iterdir()):
+        raise PriorGraphError(
+            f"--force replaces folders of results alone. Got {str(out)!r}, which holds other files."
+        )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
+    before = signal.signal(signal.SIGTERM, _stop)
+    try:
+        yield part
+        os.chmod(part, 0o777 & ~_umask())
+        if out.exists():
+            old = part.with_suffix(".old")
+            os.replace(out, old)
+            os.replace(part, out)
+            shutil.rmtree(old)
+        else:
+            os.replace(part, out)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _stop(number: int, _: Any) -> None:
+    raise SystemExit(128 + number)  # so that folders are tidied up as for Ctrl-C
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_json(value: Any, path: Path) -> None:
+    """JSON that people can read."""
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
