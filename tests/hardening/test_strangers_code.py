@@ -67,12 +67,15 @@ def imported(tree):
             yield node.module
 
 
-def test_the_package_unpacks_no_archive_parses_no_xml_and_loads_no_pickle():
+def test_the_package_unpacks_no_archive_and_loads_no_pickle_and_reads_xml_in_one_place():
     """Then no path of an archive can lead outside, no entity can grow, and no file can run code."""
     banned = {"pickle", "marshal", "shelve", "dill", "joblib", "tarfile", "xml", "lxml", "torch.jit"}
     for path in SOURCES:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         found = {name for name in imported(tree) if name in banned or name.split(".")[0] in banned}
+        found.discard("xml.sax.saxutils")  # it escapes what is written, and parses nothing
+        if path.name == "markup.py":  # expat, told to stop at the first entity or DOCTYPE
+            found.discard("xml.parsers")
         if path.name not in {"cache.py", "module.py"}:  # which only compare checksums
             found |= {name for name in imported(tree) if name == "zipfile"}
         assert not found, (path, found)
