@@ -166,7 +166,7 @@ def _parts(given: Any) -> tuple[Any, list[Any]]:
         x = x.squeeze(-1) if x.dim() == 3 and x.shape[-1] == 1 else x
         beside = [
             extra.reshape(x.shape[:2])
-            if isinstance(extra, Tensor) and extra.dtype == torch.bool and extra.numel() == x[..., :1].numel()
+            if isinstance(extra, Tensor) and extra.dtype == torch.bool and len(extra) == len(x) * x.shape[1]
             else extra
             for extra in beside
             if extra is not None

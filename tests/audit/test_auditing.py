@@ -15,7 +15,7 @@ from sklearn.metrics import balanced_accuracy_score, r2_score
 from torch import nn
 
 from pyg_kpnn import PriorGraph, PriorTransformer
-from pyg_kpnn.auditing import audit, fit_adamw
+from pyg_kpnn.auditing import NullResult, audit, fit_adamw
 from pyg_kpnn.auditing.fitting import edge_shares, score_default
 from pyg_kpnn.auditing.problem import make_problem
 from pyg_kpnn.datasets import curated_graph, from_frame
@@ -186,6 +186,16 @@ def test_the_dense_curated_network_stays_undecided():
     assert audit(
         Wire, graph, samples(columns=5), n=99, null="labels", fit=no_fit, score=lambda *_: 0, **QUICK
     ).decided
+
+
+def test_a_small_p_among_few_graphs_decides_nothing():
+    # five graphs, and by luck the prior was not drawn again
+    result = NullResult("degree", 1.0, (0.25, 0.75) * 49 + (0.5,), distinct=5, level=0.05)
+    assert (result.p_value, result.smallest_p) == (0.01, 0.2)
+    assert (result.decided, result.helps) == (False, False)
+    assert result.effect == pytest.approx(0.5 / (0.25 * 1.0))  # 98 squares of 0.25 over n - 1 = 98
+    enough = NullResult("degree", 1.0, result.scores, distinct=20, level=0.05)
+    assert (enough.decided, enough.helps, enough.reason) == (True, True, None)
 
 
 def test_a_chance_repeat_does_not_make_few_graphs():

@@ -196,6 +196,28 @@ def test_masked_samples_do_not_count():
     assert a_t.p_value == pytest.approx((1 + count) / 50)
 
 
+def test_permutations_with_an_empty_side_count_against_the_edge():
+    mask = torch.zeros(12, 6, dtype=torch.bool)
+    mask[2:, 0] = True  # a is there in one sample of each group
+    table = differential_edges(
+        build(), values(12, 6), list("xy" * 6), "x", "y", key_padding_mask=mask, n_permutations=49
+    )
+    row = table.set_index(["source", "target"]).loc[("a", "t")]
+    assert (row.samples_a, row.samples_b) == (1, 1)
+    assert row.p_value == 1.0  # both on one side, or the same difference
+
+
+def test_strata_meet_their_samples():
+    model, x = build(), values(14, 6)
+    labels, donors = np.array(list("zxxyxyyxyxxyzx")), np.array(list("ppppqqpqqppppp"))
+    table = differential_edges(model, x, labels, "x", "y", within=donors, n_permutations=199, seed=2)
+    used = labels != "z"
+    w, inside = mean_weights(model, x)[used], (labels == "x")[used]
+    rows = permuted_labels(inside, (donors == "q").astype(int)[used], 199, 2)
+    every = np.array([np.abs(w[row].mean(0) - w[~row].mean(0)) for row in rows])
+    np.testing.assert_allclose(table.p_value, (every >= every[0] - 1e-12).mean(0), rtol=1e-12)
+
+
 def test_q_values_are_those_of_scipy():
     rng = np.random.default_rng(0)
     p = rng.uniform(size=100) ** 3

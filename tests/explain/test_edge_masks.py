@@ -147,6 +147,8 @@ INDEX = GRAPH.edge_index
         (Explanation(edge_mask=torch.ones(4)), GRAPH, "beside None"),
         (Explanation(edge_index=INDEX.flip(0), edge_mask=torch.ones(4)), GRAPH, "got t -> a at position 0"),
         (Explanation(edge_index=INDEX * 7, edge_mask=torch.ones(4)), GRAPH, "edges of the graph"),
+        # from a in one sample to t in the next
+        (Explanation(edge_index=torch.tensor([[0], [10]]), edge_mask=torch.ones(1)), GRAPH, "got a -> t"),
         (Explanation(edge_index=INDEX - 6, edge_mask=torch.ones(4)), GRAPH, "edges of the graph"),
         (Explanation(edge_index=INDEX, edge_mask=torch.ones(4)), None, "graph must be a PriorGraph"),
         (

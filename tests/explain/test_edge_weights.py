@@ -140,6 +140,42 @@ def test_masked_sources_do_not_count(beside):
     assert np.isnan(part.loc[("c", "a"), ["weight", "std"]].astype(float)).all()
 
 
+def test_datasets_of_this_package_bring_masks_and_labels():
+    from pyg_kpnn.datasets import from_frame
+    from pyg_kpnn.datasets.aligned import AlignedGraphs
+
+    frame = pd.DataFrame(X.float().numpy(), columns=NAMES, index=list("1234567")).assign(kind=list("pqpqpqq"))
+    frame.loc["3", "b"] = np.nan
+    dataset, x = from_frame(frame, GRAPH, label="kind"), torch.tensor(frame[NAMES].to_numpy())
+    model = build(num_layers=1).float()
+    expected = edge_weights(model, x, groupby=[0, 1, 0, 1, 0, 1, 1], key_padding_mask=x.isnan())
+    assert expected.samples.min() == 2
+    for data in (dataset, AlignedGraphs(dataset)):
+        pd.testing.assert_frame_equal(
+            edge_weights(model, data, groupby="y", batch_size=3), expected, rtol=1e-6
+        )
+
+
+def test_masks_go_with_their_group():
+    model, labels = build(num_layers=1), list("pqpqpqq")
+    mask = torch.zeros(7, 5, dtype=torch.bool)
+    mask[[0, 1, 3], 0] = True
+    table = edge_weights(model, X, groupby=labels, key_padding_mask=mask, heads="mean")
+    weights = model.edge_weights(X, mask)[0].detach().numpy()[:, 0].mean(-1)  # a -> t
+    part = table[(table.source == "a") & (table.target == "t")]
+    assert part.samples.tolist() == [2, 2]
+    np.testing.assert_allclose(part.weight, [weights[[2, 4]].mean(), weights[[5, 6]].mean()], rtol=1e-12)
+
+
+def test_weights_of_one_layer_are_gone_before_the_next():
+    model, seen = build(), []
+    handles = [layer.register_forward_hook(lambda *call: seen.append(call[2][1])) for layer in model.layers]
+    edge_weights(model, X)
+    assert seen == [None, None]
+    for handle in handles:
+        handle.remove()
+
+
 def test_top_k_is_the_heaviest_of_each_block():
     model = build()
     full, top = edge_weights(model, X), edge_weights(model, X, top_k=2)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from pyg_kpnn import PriorGraph, PriorGraphError, PriorTransformer
-from pyg_kpnn.explain import knockout
+from pyg_kpnn.explain import knockout, knockouts
 
 D = torch.float64
 EDGES = [("a", "t"), ("b", "t"), ("c", "a"), ("t", "u"), ("u", "v"), ("e", "e")]
@@ -76,6 +76,20 @@ def test_zeros_are_not_only_written_there():
     assert change[:, [1, 3, 4, 5, 6]].abs().max() < 1e-14
 
 
+def test_what_rounding_would_leave_there_is_taken_away(monkeypatch):
+    """As where a device adds in any order: two equal sums differ in the last bit."""
+    called, draw = knockouts._called, torch.Generator().manual_seed(0)
+
+    def shaken(model, x, mask):
+        out = called(model, x, mask)
+        return out + 1e-15 * torch.rand(out.shape, generator=draw, dtype=D)
+
+    monkeypatch.setattr(knockouts, "_called", shaken)
+    table = knockout(build(num_layers=1), X, ["c"]).set_index("output").change
+    assert (table[["b", "e", "t", "u", "v"]] == 0.0).all()
+    assert (table[["a", "c"]] != 0.0).all()
+
+
 @pytest.mark.parametrize("readout", ["graph", "class"])
 def test_pooled_outputs_have_columns(readout):
     model = build(readout=readout, num_classes=3 if readout == "class" else None)
@@ -96,6 +110,7 @@ def test_masked_values_have_no_mean_and_no_say():
     mask = torch.zeros(6, 7, dtype=torch.bool)
     mask[:2, 0] = True
     x = X.masked_fill(mask, torch.nan)
+    x[0, 0] = 100.0  # masked as well, whatever it holds
     table = knockout(model, x, ["a"], value="mean", outputs=["t"], key_padding_mask=mask, per_sample=True)
     changed = X.clone()
     changed[:, 0] = X[2:, 0].mean()
