@@ -147,7 +147,7 @@ def _places(source: Any, target: Any, lines: Lines | None) -> np.ndarray:
     out = []
     for pair in zip(source, target, strict=True):
         # an edge of an undirected graph comes twice, the second time turned round
-        queue = left.get(pair) or left.get(pair[::-1]) or back.get(pair[::-1]) or back[pair]
+        queue = left.get(pair) or back.get(pair[::-1]) or back[pair]
         out.append(queue.popleft())
     return np.array(out, dtype=np.int64)
 

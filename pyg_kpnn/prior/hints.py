@@ -108,12 +108,11 @@ def _one_sided(nodes: Sequence[str], features: Sequence[str]) -> dict[str, list[
 
 
 def _cuts(name: str) -> Iterator[str]:
-    """The name and what is left of it without any one letter; digits stay, and tell families apart."""
-    digits = "\0".join(re.findall(r"\d+", name))
-    yield f"{name}\0{digits}"
+    """The name and what is left of it without any one letter; digits stay, as they tell families apart."""
+    yield name
     for place, letter in enumerate(name):
         if not letter.isdigit():
-            yield f"{name[:place]}{name[place + 1 :]}\0{digits}"
+            yield name[:place] + name[place + 1 :]
 
 
 def _one_slip(one: str, other: str) -> bool:
@@ -168,7 +167,7 @@ def propose(nodes: Sequence[str], features: Sequence[str]) -> tuple[Hint, ...]:
 
     def note(reason: str, candidates: Mapping[str, Sequence[str]]) -> None:
         for node, near in candidates.items():
-            if near and node not in found:
+            if near:
                 found[node] = Hint(node, tuple(sorted(set(near), key=order.__getitem__)), reason)
 
     for reason, key in _LEVELS:

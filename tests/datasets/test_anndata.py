@@ -190,6 +190,15 @@ def test_unmeasured_nodes():
         from_anndata(cells, graph, missing="mask", max_loss=0.5)
 
 
+def test_isolated_nodes_can_go_too():
+    graph = PriorGraph.from_edges([("a", "A1"), ("b", "x")])
+    data = from_anndata(table(), graph, missing="restrict")
+    assert data.graph.nodes == ("a", "b", "x")
+    data = from_anndata(table(), graph, missing="restrict", isolated="drop")
+    assert data.graph.nodes == ("b", "x")
+    same(data.tensors()[0], np.stack([WANTED[:, 1], np.full(5, 8.0)], axis=1))
+
+
 def test_labels_of_every_kind(graph):
     order = pd.Categorical(["lo", "hi", "lo", "lo", "hi"], ["lo", "none", "hi"], ordered=True)
     data = from_anndata(table(types=order), graph)
@@ -293,7 +302,7 @@ def test_double_precision_stays(graph):
 
 
 @pytest.mark.parametrize("form", ["dense", "csr"])
-def test_backed_files_are_read_by_rows(graph, tmp_path, form):
+def test_backed_files_are_read_by_rows(graph, tmp_path, monkeypatch, form):
     path = tmp_path / "cells.h5ad"
     cells = table(FORMS[form](VALUES))
     cells.raw = table(sparse.csr_matrix(VALUES[:, ::-1] + 1), NAMES[::-1])
@@ -303,6 +312,12 @@ def test_backed_files_are_read_by_rows(graph, tmp_path, form):
     data = from_anndata(backed, graph)
     same(data.tensors()[0], WANTED)
     same(data[[4, 0, 0, 3]].tensors()[0], WANTED[[4, 0, 0, 3]])  # neither ascending nor each once
+    same(data[[0, 2, 4]].tensors()[0], WANTED[[0, 2, 4]])  # a row left out between two
+    before = data._store._file
+    with monkeypatch.context() as patch:  # an open file is of no use in another process
+        patch.setattr("pyg_kpnn.datasets.stores.os.getpid", lambda: -1)
+        same(data.tensors()[0], WANTED)
+        assert data._store._file is not before
     same(from_anndata(backed, graph, layer="twice").tensors()[0], 2 * WANTED)
     same(from_anndata(backed, graph, raw=True).tensors()[0], WANTED + 1)
     same(pickle.loads(pickle.dumps(data)).tensors()[0], WANTED)

@@ -185,6 +185,10 @@ def test_hint_work_is_linear(monkeypatch):
     total = len(names) + len(features)
     assert calls["fold"] <= 15 * total
     assert calls["slip"] <= 10 * total
+    calls["slip"] = 0
+    one, other = ([f"crowded{chr(first + i)}name" for i in range(500)] for first in (0x4E00, 0x5E00))
+    assert len(hints.propose(one, other)) == 500  # every pair is one letter apart
+    assert calls["slip"] <= 9 * 500
 
 
 def test_nodes_and_sides():
@@ -228,6 +232,8 @@ def test_tables(graph):
         ["Tp53", "extra", "TP53", "case"],
         ["age", "extra", "", ""],
     ]
+    # nodes stay in the order of the graph, measured or not
+    assert match(graph, ["MYC"]).to_frame()["name"].tolist() == ["MDM2", "MYC", "TP53"]
     plain = json.loads(json.dumps(report.to_dict()))
     assert plain["missing"] == ["MYC", "TP53"]
     assert plain["lost"] == [list(edge) for edge in graph.edges]

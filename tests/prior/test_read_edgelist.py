@@ -203,6 +203,7 @@ def test_quirks_of_the_file_itself(write):
     _, report = read_edgelist(write("source,target\n" + many), return_report=True)
     assert "6 name(s) end in '_gene', which a table of data may not have" in report.quirks
     _, report = read_edgelist(write("source,target,s\na,b,-\nb,c,inhibits\n"), sign="s", return_report=True)
+    assert "lines end in CRLF" not in report.quirks
     assert "every row has the same sign, -1: the sign column tells edges nothing" in report.quirks
     _, report = read_edgelist(write("source,target\nA,B\nA_B,B\n"), return_report=True)
     assert "1 name(s) join names of other nodes by '_': 'A_B'" in report.quirks

@@ -91,6 +91,8 @@ def test_a_set_without_a_parent_stays(write):
     )
     assert graph.output_nodes == ("mid", "s2")
     assert "1 set(s) without a parent: 's2'" in report.quirks
+    bare = write(TEXT + "bare\tna\n")  # nor with a gene
+    assert "bare" in read_gmt(bare, parents=pd.DataFrame({"parent": ["mid"], "child": ["s1"]})).nodes
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from scipy import stats
 from pyg_kpnn.datasets import curated_graph
 from pyg_kpnn.errors import PriorGraphError
 from pyg_kpnn.prior import PriorGraph, read_edgelist
-from pyg_kpnn.prior.rewire import PRESERVE, count_rewirings, edge_overlap, rewire, weak_labels
+from pyg_kpnn.prior.rewire import PRESERVE, count_rewirings, edge_overlap, rewire
+from pyg_kpnn.prior.trades import weak_labels
 
 WIRED = ("degree", "sign", "component")
 

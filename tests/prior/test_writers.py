@@ -265,6 +265,7 @@ def named(name, other="b"):
         (write_sif, "n.sif", WIDE, "no room for nodes with a width"),
         (write_sif, "n.sif", SETS, "one set of nodes. Got a bipartite graph for n.sif"),
         (write_sif, "n.sif", named("a\tb"), r"Got 'a\\tb': SIF has no quotes"),
+        (write_sif, "n.sif", named("a "), "Got 'a ': SIF has no quotes"),
         (write_sif, "n.sif", named("a\n"), r"Got 'a\\n'"),
         (write_sif, "n.sif", named("\ufeffa"), "SIF has no quotes"),
         (write_gmt, "n.gmt", PLAIN, "genes and sets. Got a graph of one set of nodes"),
@@ -347,6 +348,7 @@ def test_links_stay_links_and_gzip_is_the_same_each_time(tmp_path):
     for name in ("one.sif.gz", "two.sif.gz"):
         write_sif(PLAIN, tmp_path / name)
     assert (tmp_path / "one.sif.gz").read_bytes() == (tmp_path / "two.sif.gz").read_bytes()
+    assert (tmp_path / "one.sif.gz").read_bytes()[4:8] == b"\0" * 4  # no time in its head
     assert gzip.decompress((tmp_path / "one.sif.gz").read_bytes()) == b"a\t0\tb\n"
 
 
