@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from torch import Tensor
 from ..datasets import AlignedDataset
 from ..errors import PriorGraphError
 from ..prior.names import listing, show
+from ..prior.output import text_file
 from . import show as screen
 
 __all__ = ["explain_folder", "knock_out", "load_model", "prepared", "save_figure", "write_table"]
@@ -129,12 +129,8 @@ def write_table(frame: Any, path: Path) -> None:
         raise PriorGraphError(f"--out must end in {listing(separators)}. Got {show(path.name)}.")
     if path.exists():
         raise PriorGraphError(f"--out must be a new file. Got {str(path)!r}.")
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        frame.to_csv(part, index=False, sep=separators[path.suffix])
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with text_file(path) as file:
+        frame.to_csv(file, index=False, sep=separators[path.suffix])
 
 
 def save_figure(draw: Callable[[], Any], path: Path) -> None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import json
-import os
-import re
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from torch import Tensor
 
 from ..errors import PriorGraphError
 from ..prior import PriorGraph
+from ..prior.graph_files import NOT_XML
 from ..prior.names import is_frame, is_missing, show, unknown_names
+from ..prior.output import text_file, whole
 from .named_model import labels
 
 if TYPE_CHECKING:
@@ -27,8 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["export_edges", "to_networkx"]
 
 SUFFIXES = (".graphml", ".cyjs", ".json", ".csv", ".tsv", ".parquet")
-#: Characters that XML 1.0 has no way to write.
-_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def to_networkx(table: Any, graph: PriorGraph | None = None) -> nx.DiGraph:
@@ -120,23 +115,23 @@ def export_edges(table: Any, path: Any, graph: PriorGraph | None = None) -> None
         )
     if kind in (".csv", ".tsv", ".parquet"):
         frame = _frame(table, graph)
-        with _whole(place) as part:
-            if kind == ".parquet":
-                _parquet(frame, part)
-            else:
+        if kind == ".parquet":
+            with whole(place) as file:
+                _parquet(frame, file)
+        else:
+            with text_file(place) as text:
                 # quoted, or a name that holds a line end would be two rows
                 separator = "\t" if kind == ".tsv" else ","
-                frame.to_csv(part, sep=separator, index=False, quoting=csv.QUOTE_NONNUMERIC)
+                frame.to_csv(text, sep=separator, index=False, quoting=csv.QUOTE_NONNUMERIC)
         return
     out = to_networkx(table, graph)
     if kind == ".graphml":
         _check_xml(out)
-        with _whole(place) as part:
-            nx.write_graphml_xml(out, part)
+        with whole(place) as file:
+            nx.write_graphml_xml(out, file)
         return
-    text = json.dumps(nx.cytoscape_data(out), ensure_ascii=False, allow_nan=False, indent=1)
-    with _whole(place) as part:
-        Path(part).write_text(text, encoding="utf-8")
+    with text_file(place) as text:
+        json.dump(nx.cytoscape_data(out), text, ensure_ascii=False, allow_nan=False, indent=1)
 
 
 def _frame(table: Any, graph: PriorGraph | None) -> pd.DataFrame:
@@ -187,30 +182,15 @@ def _plain(value: Any) -> Any:
 
 def _check_xml(graph: Any) -> None:
     for name in graph.nodes:
-        if _NOT_XML.search(name):
+        if NOT_XML.search(name):
             raise PriorGraphError(
                 f"GraphML cannot hold control characters, got {show(name)}. Rename it, or write .cyjs."
             )
 
 
-def _parquet(frame: pd.DataFrame, part: str) -> None:
+def _parquet(frame: pd.DataFrame, file: BinaryIO) -> None:
     try:
         import pyarrow  # type: ignore[import-untyped]  # noqa: F401
     except ImportError as error:
         raise ImportError('Parquet files need pyarrow: pip install "pyg_kpnn[parquet]".') from error
-    frame.to_parquet(part, index=False)
-
-
-@contextlib.contextmanager
-def _whole(path: Path) -> Iterator[str]:
-    """A file beside ``path`` to write to, which takes its place when all went well."""
-    handle, part = tempfile.mkstemp(prefix=f".{path.name[:50]}-", suffix=".part", dir=path.parent)
-    os.close(handle)
-    try:
-        yield part
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(part, 0o666 & ~mask)  # mkstemp's files are the owner's alone
-        os.replace(part, path)
-    finally:
-        Path(part).unlink(missing_ok=True)
+    frame.to_parquet(file, index=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import importlib
 import os
-import secrets
 import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import numpy as np
 
 from ..errors import PriorGraphError
 from ..prior.names import show
+from ..prior.output import whole
 from .picture_choice import labels, select
 from .picture_edges import Edges, edges_of
 from .picture_layout import bend, curve, place, ports
@@ -155,7 +155,10 @@ def write_network_html(
     page = _PAGE.format(
         title=html.escape(title), figure=drawn, count=len(edges.source), rows="\n".join(_rows(edges))
     )
-    return _write(Path(path), page)
+    path = Path(path)
+    with whole(path) as file:
+        file.write(page.encode("utf-8"))
+    return path
 
 
 def _shown(text: str) -> str:
@@ -296,14 +299,3 @@ def _rows(edges: Edges) -> list[str]:
         ]
         rows.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
     return rows
-
-
-def _write(path: Path, page: str) -> Path:
-    """Beside its place first, then there in one step."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        part.write_text(page, encoding="utf-8", newline="\n")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-    return path

@@ -13,9 +13,10 @@ from xml.sax.saxutils import escape, quoteattr
 from pyg_kpnn.prior.graph import PriorGraph
 from pyg_kpnn.prior.output import check_graph, refuse_names, text_file
 
-__all__ = ["write_cytoscape_json", "write_graphml"]
+__all__ = ["NOT_XML", "write_cytoscape_json", "write_graphml"]
 
-_NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+#: Characters that XML 1.0 has no way to write.
+NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def write_graphml(graph: PriorGraph, path: str | os.PathLike[str]) -> None:
@@ -44,7 +45,7 @@ def write_graphml(graph: PriorGraph, path: str | os.PathLike[str]) -> None:
     path = Path(path)
     check_graph(graph, path, (), ())
     refuse_names(
-        graph.nodes, _NO_XML.search, "XML cannot hold control characters. Write parquet or Cytoscape JSON."
+        graph.nodes, NOT_XML.search, "XML cannot hold control characters. Write parquet or Cytoscape JSON."
     )
     nodes, edges = _attributes(graph)
     types = {"name": "string", "side": "string", "width": "int", "sign": "int", "weight": "double"}
