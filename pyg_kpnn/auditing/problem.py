@@ -40,7 +40,7 @@ class Problem:
 
 
 def make_problem(graph: PriorGraph, data: Any, test_share: float, standardize: bool, seed: int) -> Problem:
-    """Align, split and standardise ``data`` (see :func:`pyg_kpnn.audit`)."""
+    """Align, split and standardise ``data`` (see :func:`pyg_kpnn.auditing.audit`)."""
     x, y = _halves(graph, data)
     x = _inputs(graph, x)
     y, kind, outputs = _targets(graph, y, x)

@@ -120,7 +120,7 @@ class NullResult:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """Result of :func:`pyg_kpnn.audit`.
+    """Result of :func:`pyg_kpnn.auditing.audit`.
 
     ``report["degree"]`` is the :class:`NullResult` of one null. ``p_value``, ``effect``, ``decided``,
     ``helps``, ``null_scores``, ``distinct`` and ``smallest_p`` are those of the first null.

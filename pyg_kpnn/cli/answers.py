@@ -43,7 +43,7 @@ def prepared(module: Any, samples: AlignedDataset) -> Prepared:
             f"{len(samples.report.missing)} of them; pass --missing mask."
         )
     x, y, mask = samples.tensors()
-    x = ((x.to(module.mean) - module.mean) / module.scale).masked_fill(mask, 0.0)
+    x = module.standardised(x).masked_fill(mask, 0.0)
     groups = None if y is None else [samples.class_names[int(code)] for code in y]
     return Prepared(x, mask, groups)
 

@@ -139,9 +139,7 @@ def fit(
     show.print_table(
         f"Held out, {run['samples']['test']} samples", ["score", "value"], list(run["test"].items())
     )
-    show.notes.print(
-        f"Wrote {out}: {', '.join(sorted(path.name for path in out.iterdir()))}", highlight=False
-    )
+    show.wrote(out)
 
 
 @app.command()
@@ -180,9 +178,7 @@ def explain(
         show.print_json([dict(zip(columns, row, strict=True)) for row in rows])
         return
     show.print_table(f"Strongest edges, last layer, {len(samples)} samples", columns, rows)
-    show.notes.print(
-        f"Wrote {out}: {', '.join(sorted(path.name for path in out.iterdir()))}", highlight=False
-    )
+    show.wrote(out)
 
 
 @app.command()

@@ -41,6 +41,7 @@ def fit_folder(
     """Train on a part of the samples, write ``model.ckpt`` and what became of it, and return the summary."""
     import pandas as pd
 
+    from ..explain import plot_training
     from ..train import PriorDataModule, PriorTransformerModule, fit
 
     classes = samples.num_classes if samples.labels is not None else 0
@@ -80,7 +81,7 @@ def fit_folder(
     parts = {"train": data.train_index, "validation": data.val_index, "test": data.test_index}
     rows = [(samples.sample_names[int(i)], part) for part, places in parts.items() for i in places]
     pd.DataFrame(rows, columns=["sample", "part"]).to_csv(folder / "split.csv", index=False)
-    _picture(history, folder / "training.png")
+    save_figure(lambda: plot_training(history), folder / "training.png")
     run = {
         "pyg_kpnn": __version__,
         "settings": settings._asdict(),
@@ -102,28 +103,15 @@ def _scores(module: Any, samples: AlignedDataset, places: Tensor) -> dict[str, f
     part = samples[places]
     sums: Tensor | None = None
     for start in range(0, len(part), 256):
-        x, y, mask = _batch(part, slice(start, start + 256))
+        x, y, mask = part[start : start + 256].tensors()
         if y is not None:
             new = confusion(module.predict(x, mask), y)
         else:
-            generator = torch.Generator().manual_seed(start)
-            hidden = ~mask & (torch.rand(x.shape, generator=generator) < module.mask_fraction)
-            truth = (x - module.mean) / module.scale
-            new = moments(module.predict(x, mask | hidden), truth, hidden)
+            hidden = ~mask & module.hidden(x, start, "test")
+            new = moments(module.predict(x, mask | hidden), module.standardised(x), hidden)
         sums = new if sums is None else sums + new
     assert sums is not None
     scores = classification_scores(sums) if samples.labels is not None else regression_scores(sums)
     if samples.labels is not None:
         scores = {**scores, "commonest_class": sums.sum(1).max() / sums.sum()}
     return {name: float(value) for name, value in scores.items()}
-
-
-def _batch(samples: AlignedDataset, rows: slice) -> tuple[Tensor, Tensor | None, Tensor]:
-    x, y, mask = samples[rows].tensors()
-    return x, y, mask
-
-
-def _picture(history: Any, path: Path) -> None:
-    from ..explain import plot_training
-
-    save_figure(lambda: plot_training(history), path)

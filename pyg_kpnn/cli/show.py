@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["error_line", "notes", "print_json", "print_table"]
+__all__ = ["error_line", "notes", "print_json", "print_table", "wrote"]
 
 # Results go to stdout, everything else to stderr: a pipe gets results alone.
 _out, notes = Console(), Console(stderr=True)
@@ -42,6 +43,12 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     for row in rows:
         table.add_row(*(escape(f"{cell:.4g}" if isinstance(cell, float) else str(cell)) for cell in row))
     _out.print(table)
+
+
+def wrote(folder: Path) -> None:
+    """Say what is in a folder of results."""
+    names = sorted(path.name for path in folder.iterdir())
+    notes.print(f"Wrote {folder}: {', '.join(names)}", highlight=False)
 
 
 def error_line(error: BaseException) -> str:

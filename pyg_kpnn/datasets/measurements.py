@@ -13,11 +13,11 @@ from typing import Any
 
 from pyg_kpnn.errors import PriorGraphError
 from pyg_kpnn.prior.names import listing, near_names, show
+from pyg_kpnn.prior.tables import SEPARATORS, suffix_of
 
 __all__ = ["read_measurements"]
 
-_SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
-_FORMATS = (*_SEPARATORS, ".parquet", ".h5ad")
+_FORMATS = (*SEPARATORS, ".parquet", ".h5ad")
 
 
 def read_measurements(
@@ -57,10 +57,8 @@ def read_measurements(
     cell 1   0.5  NaN
     """
     place = Path(os.fspath(path))
-    suffixes = [suffix.lower() for suffix in place.suffixes]
-    zipped = suffixes[-1:] == [".gz"]
-    suffix = (suffixes[:-1] if zipped else suffixes)[-1:] or [""]
-    if suffix[0] not in _FORMATS or (zipped and suffix[0] not in _SEPARATORS):
+    suffix, zipped = suffix_of(place), place.suffix.lower() == ".gz"
+    if suffix not in _FORMATS or (zipped and suffix not in SEPARATORS):
         raise PriorGraphError(
             f"The suffix of a table must be one of {', '.join(_FORMATS)}, those of text also with .gz. "
             f"Got {show(place.name)}."
@@ -68,13 +66,13 @@ def read_measurements(
     if not place.is_file():
         raise PriorGraphError(f"A table must be a file. Got {show(str(place))}, which is not there.")
     try:
-        if suffix[0] == ".h5ad":
+        if suffix == ".h5ad":
             return _anndata(place)
-        if suffix[0] == ".parquet":
+        if suffix == ".parquet":
             return _parquet(place, index)
-        return _text(place, sep or _SEPARATORS[suffix[0]], index, zipped)
+        return _text(place, sep or SEPARATORS[suffix], index, zipped)
     except (OSError, UnicodeDecodeError, EOFError) as error:
-        raise PriorGraphError(f"{place.name} must be a readable {suffix[0]} file: {error}") from error
+        raise PriorGraphError(f"{place.name} must be a readable {suffix} file: {error}") from error
 
 
 def _text(place: Path, sep: str, index: str | None, zipped: bool) -> Any:

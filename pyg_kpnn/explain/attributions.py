@@ -12,8 +12,7 @@ from ..errors import PriorGraphError
 from ..prior import PriorGraph
 from ..prior.names import check_choice, near_names, show
 from .batches import Batches, finite
-from .knockouts import output_names
-from .named_model import chosen_positions, labels
+from .named_model import chosen_positions, graph_of_model, output_names, unit_labels
 from .weighted_edges import evaluating
 
 if TYPE_CHECKING:
@@ -101,12 +100,10 @@ def map_node_attributions(
     elif reduce == "abs":
         values = np.abs(values)
     places = np.indices(values.shape, dtype=np.int32).reshape(values.ndim, -1)
-    nodes = graph.target_nodes if side == "target" else graph.source_nodes
-    widths = graph.node_widths[-len(nodes) :] if side == "target" else graph.node_widths[: len(nodes)]
     columns: dict[str, Any] = {}
     if sample_axis is not None:
         columns["sample"] = places[0].astype(np.int64)
-    known = pd.Index(labels(nodes, widths), dtype=object)
+    known = pd.Index(unit_labels(graph, side), dtype=object)
     columns["node"] = pd.Categorical.from_codes(places[len(front) - 1], known)
     for place, index in zip(rest, places[len(front) :], strict=True):
         columns[f"axis_{place}"] = index.astype(np.int64)
@@ -187,12 +184,7 @@ def node_attributions(
     except ImportError as error:
         raise ImportError('Attributions need captum: pip install "pyg_kpnn[captum]".') from error
 
-    graph = getattr(model, "graph", None)
-    if not callable(model) or not isinstance(graph, PriorGraph):
-        raise PriorGraphError(
-            f"model must be a callable with a PriorGraph as its attribute graph, got {type(model).__name__} "
-            f"with {type(graph).__name__}."
-        )
+    graph = graph_of_model(model)
     check_choice(reduce, REDUCTIONS, "reduce")
     kinds = {
         name: kind
@@ -202,7 +194,7 @@ def node_attributions(
     if not isinstance(method, str) or method not in kinds:
         hint = near_names(method, sorted(kinds)) if isinstance(method, str) else ""
         raise PriorGraphError(f"method must be a class of captum.attr, got {show(method)}{hint}.")
-    names = labels(graph.source_nodes, graph.node_widths[: len(graph.source_nodes)])
+    names = unit_labels(graph, "source")
     found: list[Tensor] = []
     first = 0
     weight = next(model.parameters(), None) if isinstance(model, torch.nn.Module) else None

@@ -15,7 +15,7 @@ from ..prior import PriorGraph
 from ..prior.graph_files import NOT_XML
 from ..prior.names import is_frame, is_missing, show, unknown_names
 from ..prior.output import text_file, whole
-from .named_model import labels
+from .named_model import labels, unit_labels
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -143,9 +143,7 @@ def _frame(table: Any, graph: PriorGraph | None) -> pd.DataFrame:
         if graph is None or table.shape != (graph.nnz,):
             due = "a graph beside them" if graph is None else f"shape ({graph.nnz},)"
             raise PriorGraphError(f"Weights without names need {due}, got shape {table.shape}.")
-        widths = graph.node_widths
-        sources = labels(graph.source_nodes, widths[: len(graph.source_nodes)])
-        targets = labels(graph.target_nodes, widths[-len(graph.target_nodes) :])
+        sources, targets = unit_labels(graph, "source"), unit_labels(graph, "target")
         ends = {
             "source": [sources[unit] for unit in graph.source_index.tolist()],
             "target": [targets[unit] for unit in graph.target_index.tolist()],

@@ -17,14 +17,14 @@ from ..nn.prior_transformer import PriorTransformer
 from ..prior import PriorGraph
 from ..prior.names import name_of, show
 from .batches import Batch, Batches, finite
-from .named_model import chosen_positions, labels
+from .named_model import chosen_positions, graph_of_model, output_names, unit_labels
 from .reach import distances
 from .weighted_edges import evaluating
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["knockout", "output_names"]
+__all__ = ["knockout"]
 
 
 def knockout(
@@ -91,12 +91,7 @@ def knockout(
     0      a       0    -4.0       8.0
     1  b + c       0    -4.0       8.0
     """
-    graph = getattr(model, "graph", None)
-    if not callable(model) or not isinstance(graph, PriorGraph):
-        raise PriorGraphError(
-            f"model must be a callable with a PriorGraph as its attribute graph, got {type(model).__name__} "
-            f"with {type(graph).__name__}."
-        )
+    graph = graph_of_model(model)
     flag("per_sample", per_sample)
     number = isinstance(value, Real) and not isinstance(value, bool) and np.isfinite(float(value))
     if not number and not (isinstance(value, str) and value in ("mean", "mask")):
@@ -153,15 +148,11 @@ def _entries(graph: PriorGraph, nodes: Any) -> dict[str, list[int]]:
     return found
 
 
-def _inputs(graph: PriorGraph) -> list[str]:
-    return labels(graph.source_nodes, graph.node_widths[: len(graph.source_nodes)])
-
-
 def _means(graph: PriorGraph, batches: Batches) -> Tensor:
     """Mean value ``(n, ...)`` of every unit where it is not masked."""
     total: Any = 0.0
     count: Any = 0.0
-    names, first = _inputs(graph), 0
+    names, first = unit_labels(graph, "source"), 0
     for batch in batches:
         _check(graph, batch)
         finite(batch, names, first)
@@ -193,20 +184,12 @@ def _unreached(model: Any, graph: PriorGraph, entries: list[list[int]]) -> np.nd
     return np.stack([distances(graph, units).min(0) > layers for units in entries])
 
 
-def output_names(model: Any, graph: PriorGraph, count: int) -> tuple[list[Any], bool]:
-    """Names of nodes, or numbers of columns; and which of the two."""
-    names = labels(graph.target_nodes, graph.node_widths[-len(graph.target_nodes) :])
-    tokens = not isinstance(model, PriorTransformer) or model.readout == "node"
-    by_node = tokens and count == len(names) > 1
-    return (list(names) if by_node else list(range(count))), by_node
-
-
 def _runs(
     model: Any, graph: PriorGraph, batches: Batches, entries: list[list[int]], value: Any, fill: Tensor | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Batch by batch, outputs ``(B, K)`` and their changes ``(entries, B, K)``, float64 on the CPU."""
     weight = next(model.parameters(), None) if isinstance(model, nn.Module) else None
-    names, first = _inputs(graph), 0
+    names, first = unit_labels(graph, "source"), 0
     for batch in batches:
         _check(graph, batch)
         finite(batch, names, first)

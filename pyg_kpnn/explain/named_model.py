@@ -17,7 +17,7 @@ from ..prior import PriorGraph
 from ..prior.names import near_names, show
 from .reach import distances, meeting_hops
 
-__all__ = ["NamedModel", "chosen_positions", "labels"]
+__all__ = ["NamedModel", "chosen_positions", "graph_of_model", "labels", "output_names", "unit_labels"]
 
 
 class NamedModel:
@@ -56,21 +56,15 @@ class NamedModel:
     """
 
     def __init__(self, model: Any, x: Tensor) -> None:
-        graph = getattr(model, "graph", None)
-        if not callable(model) or not isinstance(graph, PriorGraph):
-            raise PriorGraphError(
-                f"model must be a callable with a PriorGraph as its attribute graph, got "
-                f"{type(model).__name__} with {type(graph).__name__}."
-            )
+        graph = graph_of_model(model)
         refused = _in_training(model) if isinstance(model, nn.Module) else None
         if refused is not None:
             raise PriorGraphError(refused)
         self.model, self.graph = model, graph
-        widths = graph.node_widths[: len(graph.source_nodes)]
         self._check(x)
         channels = x.shape[2] if x.dim() == 3 else 1
         self.samples, self.flat = x, x.detach().reshape(len(x), -1)
-        self.inputs = labels(graph.source_nodes, widths, channels)
+        self.inputs = unit_labels(graph, "source", channels)
         self._check_finite()
         with torch.no_grad():
             self._num_outputs = self._returned(x[:1])
@@ -81,12 +75,7 @@ class NamedModel:
         self.pooled = self.has_jets and model.readout != "node"
         if self.pooled and not is_plain(model.head):
             self.num_layers = None
-        widths = graph.node_widths[-len(graph.target_nodes) :]
-        tokens = not isinstance(model, PriorTransformer) or model.readout == "node"
-        self.node_outputs = tokens and self._num_outputs == sum(widths) > 1
-        self.outputs: list[Any] = (
-            labels(graph.target_nodes, widths) if self.node_outputs else list(range(self._num_outputs))
-        )
+        self.outputs, self.node_outputs = output_names(model, graph, self._num_outputs)
 
     def __call__(self, flat: Tensor) -> Tensor:
         """``(B, N)`` to ``(B, K)``."""
@@ -186,6 +175,32 @@ def chosen_positions(outputs: Sequence[Any] | None, known: Sequence[Any], nodes:
     if not chosen or len(set(chosen)) < len(chosen):
         raise PriorGraphError(f"outputs must be different and at least one, got {show(outputs)}.")
     return chosen
+
+
+def graph_of_model(model: Any) -> PriorGraph:
+    """The attribute ``graph`` of a model that can be called."""
+    graph = getattr(model, "graph", None)
+    if not callable(model) or not isinstance(graph, PriorGraph):
+        raise PriorGraphError(
+            f"model must be a callable with a PriorGraph as its attribute graph, got {type(model).__name__} "
+            f"with {type(graph).__name__}."
+        )
+    return graph
+
+
+def unit_labels(graph: PriorGraph, side: str, channels: int = 1) -> list[str]:
+    """Labels of the units of a side, ``"source"`` or ``"target"``, or of all nodes where there is one set."""
+    nodes = graph.target_nodes if side == "target" else graph.source_nodes
+    widths = graph.node_widths[-len(nodes) :] if side == "target" else graph.node_widths[: len(nodes)]
+    return labels(nodes, widths, channels)
+
+
+def output_names(model: Any, graph: PriorGraph, count: int) -> tuple[list[Any], bool]:
+    """Names of nodes, or numbers of columns; and which of the two."""
+    names = unit_labels(graph, "target")
+    tokens = not isinstance(model, PriorTransformer) or model.readout == "node"
+    by_node = tokens and count == len(names) > 1
+    return (list(names) if by_node else list(range(count))), by_node
 
 
 def labels(names: Sequence[str], widths: Sequence[int], channels: int = 1) -> list[str]:

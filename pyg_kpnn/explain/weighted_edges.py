@@ -17,7 +17,7 @@ from ..nn.prior_transformer import PriorTransformerLayer
 from ..prior import PriorGraph
 from ..prior.names import check_choice, show
 from .batches import Batch, Batches, finite
-from .named_model import labels
+from .named_model import unit_labels
 
 __all__ = ["WeightedEdges", "evaluating"]
 
@@ -91,9 +91,7 @@ class WeightedEdges:
         self.heads = 1 if self.mean_heads else first.num_heads
         self.source, self.target = first.source_index.cpu(), first.target_index.cpu()
         self.nnz = first.nnz
-        widths = graph.node_widths
-        self.source_names = labels(graph.source_nodes, widths[: len(graph.source_nodes)])
-        self.target_names = labels(graph.target_nodes, widths[-len(graph.target_nodes) :])
+        self.source_names, self.target_names = unit_labels(graph, "source"), unit_labels(graph, "target")
         self.layer_only = isinstance(model, (PackedMultiheadAttention, PriorTransformerLayer))
         self.keys = isinstance(model, PackedMultiheadAttention) and graph.is_bipartite
         weight = next(iter(model.parameters()), first.source_index)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pyg_kpnn.errors import PriorGraphError
+from pyg_kpnn.prior.align import need_graph
 from pyg_kpnn.prior.graph import PriorGraph
 from pyg_kpnn.prior.names import brief, encode, listing, name_of, plain, show
 from pyg_kpnn.prior.report import DroppedRows, ReadReport, RepeatedEdge, SignCell
@@ -47,8 +47,7 @@ def describe(graph: PriorGraph) -> ReadReport:
     >>> report.components, report.self_loops, report.has_cycle
     (2, ('c',), True)
     """
-    if not isinstance(graph, PriorGraph):
-        raise PriorGraphError(f"'graph' must be a PriorGraph. Got {type(graph).__name__}.")
+    need_graph(graph)
     return _report(graph, "", graph.num_edges, Seen(), 0, (), (), (), [])
 
 

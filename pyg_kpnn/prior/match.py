@@ -150,16 +150,10 @@ class MatchReport:
                 back[feature] = (f"{before[0]}; {hint.node}" if before else hint.node, hint.reason)
         rows = [(name, "matched", "", "") for name in self.matched]
         rows += [(name, "missing", *forward.get(name, ("", ""))) for name in self.missing]
-        place = {name: i for i, name in enumerate(self._asked)}
+        place = {name: i for i, name in enumerate(self.graph.nodes)}
         rows.sort(key=lambda row: place[row[0]])
         rows += [(name, "extra", *back.get(name, ("", ""))) for name in self.extra]
         return pd.DataFrame(rows, columns=["name", "status", "hint", "reason"], dtype=object)
-
-    @property
-    def _asked(self) -> list[str]:
-        names = [*self.matched, *self.missing]
-        place = {name: i for i, name in enumerate(self.graph.nodes)}
-        return sorted(names, key=place.__getitem__)
 
     def to_dict(self) -> dict[str, Any]:
         """Counts, shares and every name, ready for JSON."""

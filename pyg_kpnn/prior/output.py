@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from pyg_kpnn.errors import PriorGraphError
+from pyg_kpnn.prior.align import need_graph
 from pyg_kpnn.prior.graph import PriorGraph
 from pyg_kpnn.prior.names import brief, listing, name_list, show
 
@@ -24,8 +25,7 @@ _PARTS = ("isolated", "signs", "weights", "widths")
 
 def check_graph(graph: Any, path: Path, leave_out: Iterable[str], lacks: tuple[str, ...]) -> set[str]:
     """Refuse what is no graph, and what a format has no room for; returns what may be left out."""
-    if not isinstance(graph, PriorGraph):
-        raise PriorGraphError(f"'graph' must be a PriorGraph. Got {type(graph).__name__}.")
+    need_graph(graph)
     allowed = set(name_list(leave_out, "leave_out", of="words"))
     if not allowed <= set(_PARTS):
         raise PriorGraphError(

@@ -16,6 +16,7 @@ from pyg_kpnn.prior.names import show
 from pyg_kpnn.prior.readers import read_edgelist
 from pyg_kpnn.prior.report import ReadReport
 from pyg_kpnn.prior.sif import read_sif
+from pyg_kpnn.prior.tables import suffix_of
 
 __all__ = ["read_prior"]
 
@@ -67,10 +68,7 @@ def read_prior(
         A suffix of no reader, an option the reader does not have, and whatever the reader refuses.
     """
     name = os.fspath(path)
-    suffixes = [suffix.lower() for suffix in Path(name).suffixes]
-    suffix = suffixes[-1] if suffixes else ""
-    if suffix == ".gz" and len(suffixes) > 1:
-        suffix = suffixes[-2]
+    suffix = suffix_of(Path(name))
     if suffix not in _READERS:
         raise PriorGraphError(
             f"The suffix of a prior must be one of {', '.join(sorted(_READERS))}. Got {show(name)}. "

@@ -21,9 +21,9 @@ from pyg_kpnn.prior.text import WHITESPACE, Dialect, Seen, read_records
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["looks_like_rules", "read_parquet", "read_text", "separator", "suffix_of"]
+__all__ = ["SEPARATORS", "looks_like_rules", "read_parquet", "read_text", "separator", "suffix_of"]
 
-_SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 _RULE = re.compile(r"(?:^|[\s(])not\s*\(|\b(?:and|or)\s+\(|\)\s*(?:and|or)\b")
 _WORD = re.compile(r"\b(?:and|or|not)\b")
 _BETWEEN = re.compile(r"\b(?:and|or|not)\b|[()]")
@@ -228,7 +228,7 @@ def _number(cell: str) -> Any:
 def separator(path: Path, sep: str | None) -> str:
     """The separator given, or the one the suffix stands for."""
     if sep is None:
-        sep = _SEPARATORS.get(suffix_of(path))
+        sep = SEPARATORS.get(suffix_of(path))
         if sep is None:
             raise PriorGraphError(
                 f"The separator follows from the suffix .csv, .tsv or .txt (also .gz). Got {path.name!r}. "

@@ -126,6 +126,10 @@ class PriorTransformerModule(AllOrNothing, lightning.LightningModule):
         """Call the model on standardised values, as :meth:`PriorTransformer.forward`."""
         return self.model(x, key_padding_mask)
 
+    def standardised(self, x: Tensor) -> Tensor:
+        """Raw values ``(B, n)`` as the model was trained on them, NaN where they are NaN."""
+        return (x.to(self.mean) - self.mean) / self.scale
+
     @torch.no_grad()
     def predict(self, x: Tensor, key_padding_mask: Tensor | None = None, *, batch_size: int = 256) -> Tensor:
         """Predict from raw values, standardised here as they were in training.
@@ -156,7 +160,7 @@ class PriorTransformerModule(AllOrNothing, lightning.LightningModule):
                 return self.model(x, key_padding_mask)  # it says what is wrong
             x = x.to(self.mean)
             mask = x.isnan() if key_padding_mask is None else key_padding_mask.to(x.device) | x.isnan()
-            x = (x - self.mean) / self.scale
+            x = self.standardised(x)
             pairs = zip(x.split(batch_size), mask.split(batch_size), strict=True)
             return torch.cat([self.model(values, hidden) for values, hidden in pairs])
         finally:
@@ -190,7 +194,7 @@ class PriorTransformerModule(AllOrNothing, lightning.LightningModule):
         else:
             if self.task == "reconstruction":
                 measured = ~x.isnan() if mask is None else ~(mask | x.isnan())
-                counted = measured & self._hidden(x, batch_idx, stage)
+                counted = measured & self.hidden(x, batch_idx, stage)
                 out, y = self(x, ~measured | counted), x
             else:
                 out, counted = self(x, mask), ~y.isnan()
@@ -213,7 +217,8 @@ class PriorTransformerModule(AllOrNothing, lightning.LightningModule):
         )
         return loss
 
-    def _hidden(self, x: Tensor, batch_idx: int, stage: str) -> Tensor:
+    def hidden(self, x: Tensor, batch_idx: int, stage: str) -> Tensor:
+        """Entries of ``x`` that reconstruction hides: in training new ones every time, else a batch's own."""
         if stage == "train":
             return torch.rand(x.shape, device=x.device) < self.mask_fraction
         # The same values in every epoch, so that epochs can be compared; the global stream stays.

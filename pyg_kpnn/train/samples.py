@@ -11,6 +11,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from ..errors import PriorGraphError
 from ..prior import PriorGraph, align_inputs
+from ..prior.align import need_graph
 from ..prior.names import is_frame, is_missing, name_of, near_names, show
 
 __all__ = ["Samples", "labels_of", "samples_of"]
@@ -112,8 +113,8 @@ def samples_of(
     PriorGraphError
         For data, labels, a graph or a mask of another kind, or of sizes that do not go together.
     """
-    if graph is not None and not isinstance(graph, PriorGraph):
-        raise PriorGraphError(f"'graph' must be a PriorGraph. Got {type(graph).__name__}.")
+    if graph is not None:
+        need_graph(graph)
     samples: Samples
     names: tuple[str, ...] = ()
     if isinstance(data, Tensor) or is_frame(data):

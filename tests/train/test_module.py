@@ -107,11 +107,11 @@ def test_reconstruction_predicts_hidden_values_without_seeing_them(stage):
 def test_validation_hides_the_same_values_in_every_epoch():
     module = PriorTransformerModule(make())
     state = torch.get_rng_state()
-    one, other = module._hidden(X, 3, "val"), module._hidden(X, 3, "val")
+    one, other = module.hidden(X, 3, "val"), module.hidden(X, 3, "val")
     assert torch.equal(torch.get_rng_state(), state)
     assert one.equal(other)
-    assert not torch.equal(module._hidden(X, 3, "val"), module._hidden(X, 4, "val"))
-    assert module._hidden(torch.zeros(4000, 4), 0, "train").float().mean() == pytest.approx(0.15, abs=0.02)
+    assert not torch.equal(module.hidden(X, 3, "val"), module.hidden(X, 4, "val"))
+    assert module.hidden(torch.zeros(4000, 4), 0, "train").float().mean() == pytest.approx(0.15, abs=0.02)
 
 
 def test_gradients_reach_every_parameter():
