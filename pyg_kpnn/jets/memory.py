@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._C import _get_tracing_state
 from torch._C._functorch import peek_interpreter_stack
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 __all__ = ["keep_memory", "values_only"]
@@ -13,13 +15,16 @@ _KEPT = 2**24  # bytes
 
 
 def values_only(*tensors: Tensor) -> bool:
-    """Whether what is computed from ``tensors``, on the CPU, is neither recorded for backward nor traced.
+    """Whether what is computed from ``tensors``, on the CPU, is neither recorded for a derivative nor traced.
 
-    Intermediate results may then be written over, and points be taken a block at a time.
+    Intermediate results may then be written over, points be taken a block at a time, and the compiled
+    routines do the work.
     """
     if torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None:
         return False
     if peek_interpreter_stack() is not None:  # a transform of torch.func, which tensors need not show
+        return False
+    if forward_ad._current_level >= 0 or _get_tracing_state() is not None:
         return False
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return False

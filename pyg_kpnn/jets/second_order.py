@@ -11,6 +11,8 @@ backward. :math:`D` is diagonal for an activation. It is diagonal for a softmax 
 centred: the term is :math:`\sum_m a_m (c_m - \bar c)\, (J_m - \bar J)^\top (J_m - \bar J)`, where bars are
 means under the attention weights :math:`a` and :math:`c_m` is what slot m adds to u. All of it is matrix
 products, and the Laplacian needs only their diagonals.
+
+Values that nothing is traced through come from :mod:`pyg_kpnn.jets.native`, by the same formulas.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ from torch import Tensor
 
 from .indices import second_order_rows
 from .memory import keep_memory, values_only
+from .native import second_order as native
 from .network import AttentionNet
 
-__all__ = ["gradient", "hessian", "jet", "laplacian", "value_gradient", "value_gradient_hessian"]
+__all__ = ["gradient", "hessian", "jet", "laplacian", "value", "value_gradient", "value_gradient_hessian"]
 
 # Numbers in the largest tensor of one block of points: a few of them fill a shared cache.
 _BLOCK = 2**18
@@ -72,14 +75,26 @@ def _sweep(net: AttentionNet, x: Tensor, order: int) -> _Sweep:
     return _Sweep(query, attention, pull, [slope for slope, *_ in levels], curvatures[::-1], adjoint)
 
 
+def value(net: AttentionNet, x: Tensor) -> Tensor:
+    """u ``(B, out_dim)`` at x ``(B, in_dim)``."""
+    found = native(net, x, "value")
+    return net.value(x) if found is None else found[0]
+
+
 def value_gradient(net: AttentionNet, x: Tensor) -> tuple[Tensor, Tensor]:
     """u ``(B, out_dim)`` and its gradient ``(B, in_dim, out_dim)`` at x ``(B, in_dim)``."""
+    found = native(net, x, "value", "gradient")
+    if found is not None:
+        return found[0], found[1]
     sweep = _sweep(net, x, 1)
     return sweep.value(net), sweep.gradient(net)
 
 
 def gradient(net: AttentionNet, x: Tensor) -> Tensor:
     """The gradient alone, ``(B, in_dim, out_dim)``."""
+    found = native(net, x, "gradient")
+    if found is not None:
+        return found[0]
     return _sweep(net, x, 1).gradient(net)
 
 
@@ -118,30 +133,37 @@ def _jacobians(net: AttentionNet, sweep: _Sweep, paths: Tensor | None) -> list[T
 def jet(net: AttentionNet, x: Tensor, order: int) -> Tensor:
     """Taylor coefficients ``(B, size, out_dim)`` of u to an order of at most 2."""
     if order == 0:
-        return net.value(x).unsqueeze(1)
+        return value(net, x).unsqueeze(1)
     in_dim = x.shape[1]
     if order == 1:
-        value, first = value_gradient(net, x)
-        rows = [value.unsqueeze(1), first.flip(1)]  # the first row of order 1 is the last input's
+        u, first = value_gradient(net, x)
+        rows = [u.unsqueeze(1), first.flip(1)]  # the first row of order 1 is the last input's
     else:
-        value, first, second = value_gradient_hessian(net, x)
+        u, first, second = value_gradient_hessian(net, x)
         place = second_order_rows(in_dim, x.device)
         # D^2 / 2! on the diagonal, D^2 beside it
         scale = torch.where(place % (in_dim + 1) == 0, 0.5, 1.0).to(x.dtype)
         above = second.flatten(1, 2).index_select(1, place) * scale.unsqueeze(1)
-        rows = [value.unsqueeze(1), first.flip(1), above]
+        rows = [u.unsqueeze(1), first.flip(1), above]
     return torch.cat(rows, dim=1)
 
 
 def hessian(net: AttentionNet, x: Tensor) -> Tensor:
     """Hessian ``(B, in_dim, in_dim, out_dim)`` at x ``(B, in_dim)``, symmetric to the last bit."""
+    found = native(net, x, "hessian")
+    if found is not None:
+        return found[0].permute(0, 2, 3, 1)
     return _curved(net, x, lower=False)[0].permute(0, 2, 3, 1)
 
 
 def value_gradient_hessian(net: AttentionNet, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """What :func:`value_gradient` and :func:`hessian` return, from one pass."""
-    second, value, first = _curved(net, x, lower=True)
-    return value, first, second.permute(0, 2, 3, 1)
+    found = native(net, x, "value", "gradient", "hessian")
+    if found is None:
+        second, u, first = _curved(net, x, lower=True)
+    else:
+        u, first, second = found
+    return u, first, second.permute(0, 2, 3, 1)
 
 
 def _curved(net: AttentionNet, x: Tensor, lower: bool) -> tuple[Tensor, ...]:
@@ -168,6 +190,9 @@ def _curved(net: AttentionNet, x: Tensor, lower: bool) -> tuple[Tensor, ...]:
 
 def laplacian(net: AttentionNet, x: Tensor) -> Tensor:
     """Sum of the second derivatives of u in each input, ``(B, out_dim)``, without the Hessian."""
+    found = native(net, x, "laplacian")
+    if found is not None:
+        return found[0]
     first = net.weights[0]
     paths = _paths(net, x.shape[0])
     squares = first.square().sum(1)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..checkpoint import AllOrNothing
 from ..errors import PriorGraphError
-from ..jets import Activation, AttentionNet, JetSpace, activation, second_order
+from ..jets import Activation, AttentionNet, JetSpace, activation, native, second_order
 from ..jets.parameters import fitting, normals, raw_temperature, temperature
 from ..ops.precision import without_autocast
 from .checks import flag, positive_int
@@ -245,7 +245,7 @@ class AttentionJetMLP(AllOrNothing):
         PriorGraphError
             If ``x`` is not a floating point tensor of that shape.
         """
-        return self._run(x, AttentionNet.value, self.out_dim)
+        return self._run(x, second_order.value, self.out_dim)
 
     def query(self, x: Tensor) -> Tensor:
         """Encoder output q, ``(..., hidden)``."""
@@ -289,7 +289,8 @@ class AttentionJetMLP(AllOrNothing):
         def rows(net: AttentionNet, points: Tensor) -> Tensor:
             if order <= 2:
                 return second_order.jet(net, points, order)
-            return net.jet(points, order).transpose(0, 1)
+            found = native.taylor(net, points, space)
+            return net.jet(points, order).transpose(0, 1) if found is None else found
 
         return self._run(x, rows, space.size, self.out_dim)
 

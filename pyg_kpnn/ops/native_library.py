@@ -25,6 +25,7 @@ __all__ = [
     "slices_of_one",
 ]
 
+_ROUTINES = ("pk_level", "pk_forward", "pk_backward", "pk_read_rows", "pk_second_order", "pk_taylor")
 NATIVE_DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 
 
@@ -82,6 +83,9 @@ def _load() -> ctypes.CDLL | str:
         library = ctypes.CDLL(spec.origin)
     except OSError as error:
         return f"the native library cannot be loaded: {str(error).splitlines()[0]}"
+    lacking = [name for name in _ROUTINES if not hasattr(library, name)]
+    if lacking:
+        return f"the native library is another version's, without {lacking[0]}: install pyg_kpnn again"
     library.pk_level.restype = ctypes.c_char_p
     return library
 

@@ -13,7 +13,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, jacfwd, vmap
 
 from pyg_kpnn.errors import PriorGraphError
-from pyg_kpnn.jets import ACTIVATIONS, JetSpace, second_order
+from pyg_kpnn.jets import ACTIVATIONS, JetSpace, native, second_order
 from pyg_kpnn.nn.attention_jet_mlp import AttentionJetMLP, make_attention_jet_mlp
 
 D = torch.float64
@@ -154,9 +154,12 @@ def test_every_partial_to_fourth_order(name, in_dim):
 
 @pytest.mark.parametrize("in_dim", [11, 12, 13, 30])
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_second_order_with_many_inputs(in_dim, depth, monkeypatch):
-    """Bands of rows, tables shared by all points or not, several blocks of points, both ways of memory."""
+@pytest.mark.parametrize("library", [True, False], ids=["library", "torch"])
+def test_second_order_with_many_inputs(in_dim, depth, library, monkeypatch):
+    """Tables shared by all points or not, several blocks of points, both ways of memory."""
     monkeypatch.setattr(second_order, "_BLOCK", 20_000)
+    if not library:
+        monkeypatch.setattr(native, "native_missing", lambda: "not built")
     for out_dim, count in ((1, 40), (2, 40), (1, 3)):
         net = AttentionJetMLP(in_dim, 7, out_dim, depth, memory=5, dtype=D)
         x = points(count, in_dim)
@@ -205,9 +208,9 @@ def test_points_in_blocks_of_any_size(monkeypatch):
     net = AttentionJetMLP(3, 6, dtype=D)
     x = points(11, 3)
     with torch.no_grad():
-        whole = net.jet(x, 3)
+        whole = net._net().jet(x, 3)
         monkeypatch.setattr(network, "_BLOCK", 600)
-        torch.testing.assert_close(net.jet(x, 3), whole, rtol=1e-13, atol=1e-15)
+        torch.testing.assert_close(net._net().jet(x, 3), whole, rtol=1e-13, atol=1e-15)
 
 
 @pytest.mark.parametrize("beta", [1.0, 30.0, 3e3, 1e5])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -42,6 +43,13 @@ def off(found, expected):
     """Largest difference, relative to the largest entry."""
     found, expected = found.detach().double(), expected.detach().double()
     return float((found - expected).abs().max() / expected.abs().max())
+
+
+def test_a_library_of_another_version_is_not_used(monkeypatch):
+    monkeypatch.setattr(native_library, "_ROUTINES", (*native_library._ROUTINES, "pk_of_tomorrow"))
+    assert native_library._load() == (
+        "the native library is another version's, without pk_of_tomorrow: install pyg_kpnn again"
+    )
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["plain", "bias_mask_dropout"])
@@ -137,6 +145,30 @@ def test_views_are_read_where_they_lie(heads, width):
         torch.testing.assert_close(edge_attention(*apart, layout, backend="native")[0], expected)
     spread = [t[:1].expand(3, -1, -1, -1) for t in views]
     assert torch.equal(edge_attention(*spread, layout, backend="native")[0][2], expected[0])
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 5, 16])
+def test_rows_of_any_strides_are_read_right(width):
+    layout, tensors, *_ = problem(3, width, torch.float32, batch=2)
+    tensors = [t.detach() for t in tensors]
+    expected = edge_attention(*tensors, layout, backend="native")[0]
+    for order in itertools.permutations(range(4)):  # which axis lies innermost, which outermost
+        back = [order.index(axis) for axis in range(4)]
+        moved = [t.permute(order).contiguous().permute(back) for t in tensors]
+        torch.testing.assert_close(edge_attention(*moved, layout, backend="native")[0], expected)
+    alike = [t[..., :1].expand_as(t) for t in tensors]  # one number a row: a stride of 0
+    expected = edge_attention(*(t.contiguous() for t in alike), layout, backend="native")[0]
+    torch.testing.assert_close(edge_attention(*alike, layout, backend="native")[0], expected)
+
+
+@pytest.mark.parametrize(("heads", "width"), [(1, 16), (2, 32), (4, 16)])
+def test_read_rows_sums_every_row_of_an_edge(heads, width):
+    layout, (_, key, value), *_ = problem(heads, width, torch.float32)
+    key, value = key.detach(), value.detach()
+    found = native_library.read_rows(key, value, layout.target_ptr, layout.source_int32)
+    each = (key.double() + value.double()).sum((2, 3))[:, layout.source]
+    expected = torch.zeros(3, 11, dtype=torch.float64).index_add(1, layout.target, each)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_forward_mode_is_right_and_not_zero():
