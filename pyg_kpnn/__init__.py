@@ -18,6 +18,7 @@ _LAZY = {
     "AdjacencySpec": "pyg_kpnn.prior",
     "PriorGraph": "pyg_kpnn.prior",
     "align_inputs": "pyg_kpnn.prior",
+    "audit": "pyg_kpnn.auditing",
     "match": "pyg_kpnn.prior",
     "parse_adjacency": "pyg_kpnn.prior",
     "read_edgelist": "pyg_kpnn.prior",
@@ -36,7 +37,7 @@ _LAZY = {
     "PriorTransformerLayer": "pyg_kpnn.nn",
     "make_attention_jet_mlp": "pyg_kpnn.nn",
 }
-_MODULES = ("datasets", "explain", "hub", "jets", "nn", "ops", "prior", "train")
+_MODULES = ("auditing", "datasets", "explain", "hub", "jets", "nn", "ops", "prior", "train")
 
 # Without the modules: ``from pyg_kpnn import *`` must not replace the reader's ``nn``.
 __all__ = ["__version__", *_LAZY]

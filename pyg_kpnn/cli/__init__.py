@@ -1,4 +1,4 @@
-"""The command ``pyg-kpnn``: check, fit, explain, knockout, bench and info, from the shell."""
+"""The command ``pyg-kpnn``: check, fit, explain, knockout, audit, bench and info, from the shell."""
 
 from .app import main
 

@@ -10,6 +10,26 @@ import typer
 
 from ..errors import PriorGraphError
 from . import show
+from .options import (
+    Data,
+    First,
+    Force,
+    Json,
+    Label,
+    Minus,
+    Missing,
+    Model,
+    NoLoops,
+    Out,
+    Plus,
+    Prior,
+    Sign,
+    Source,
+    Target,
+    Text,
+    Turned,
+    Weight,
+)
 
 __all__ = ["app", "main"]
 
@@ -20,35 +40,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Attention on a prior graph of named nodes: check a prior, fit a model, read answers by name.",
 )
-
-Text = str | None
-Prior = Annotated[
-    Path, typer.Option("--prior", help="Edges: .csv .tsv .sif .gmt .graphml .gml .cyjs .parquet")
-]
-Data = Annotated[Path, typer.Option("--data", help="Measurements: .csv .tsv .parquet .h5ad, samples in rows")]
-Label = Annotated[Text, typer.Option("--label", help="Column with the class of each sample")]
-Source = Annotated[Text, typer.Option("--source", help="Column of the prior with the sources")]
-Target = Annotated[Text, typer.Option("--target", help="Column of the prior with the targets")]
-Sign = Annotated[Text, typer.Option("--sign", help="Column (or attribute) of the prior with the signs")]
-Weight = Annotated[Text, typer.Option("--weight", help="Column (or attribute) of the prior with the weights")]
-Plus = Annotated[Text, typer.Option("--activating", help="More words for sign +1, with commas between")]
-Minus = Annotated[Text, typer.Option("--inhibiting", help="More words for sign -1, with commas between")]
-NoLoops = Annotated[bool, typer.Option("--drop-self-loops", help="Leave out edges from a node to itself")]
-First = Annotated[
-    bool,
-    typer.Option("--keep-first", help="Keep the first of repeated edges; without sign where signs differ"),
-]
-Turned = Annotated[bool, typer.Option("--genes-in-rows", help="The table is turned: names in rows")]
-Missing = Annotated[
-    str,
-    typer.Option(
-        "--missing", help="Nodes that the table lacks: error, mask (not measured) or restrict (drop)"
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON")]
-Out = Annotated[Path, typer.Option("--out", help="New folder for the results")]
-Force = Annotated[bool, typer.Option("--force", help="Replace a folder of earlier results")]
-Model = Annotated[Path, typer.Argument(help="model.ckpt, or the folder that fit wrote")]
 
 
 @app.command()
@@ -212,6 +203,61 @@ def knockout(
     show.print_table(
         f"Largest changes, mean of {len(samples)} samples", list(rows.columns), rows.values.tolist()
     )
+
+
+@app.command()
+def audit(
+    prior: Prior,
+    data: Data,
+    label: Annotated[str, typer.Option("--label", help="Column with the class of each sample")],
+    null: Annotated[
+        str,
+        typer.Option(
+            help="What random graphs share with the prior, with commas between: degree, sign, component, "
+            "labels, density"
+        ),
+    ] = "degree",
+    n: Annotated[int, typer.Option("--n", help="Random graphs of each null")] = 99,
+    steps: Annotated[int, typer.Option(help="Training steps of every fit")] = 100,
+    level: Annotated[float, typer.Option(help="Level of the test")] = 0.05,
+    source: Source = None,
+    target: Target = None,
+    sign: Sign = None,
+    weight: Weight = None,
+    activating: Plus = None,
+    inhibiting: Minus = None,
+    drop_self_loops: NoLoops = False,
+    keep_first: First = False,
+    genes_in_rows: Turned = False,
+    missing: Missing = "error",
+    seed: Annotated[int, typer.Option(help="Of the split, the random graphs and the fits")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="New folder for the report")] = None,
+    force: Force = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar")] = False,
+    json: Json = False,
+) -> None:
+    """Ask whether the prior tells classes apart better than random graphs that resemble it."""
+    from . import files
+    from .auditing import audit_samples, write_audit
+
+    options = files.prior_options(
+        source, target, sign, weight, activating, inhibiting, drop_self_loops, keep_first
+    )
+    graph, _ = files.load_prior(prior, options)
+    samples = files.read_samples(data, graph, label, genes_in_rows=genes_in_rows, missing=missing)
+    how = (samples, null, n, steps, level, seed, not (quiet or json))
+    if out is None:
+        report = audit_samples(*how)
+    else:
+        with files.finished_folder(out, force) as folder:
+            report = audit_samples(*how)
+            write_audit(report, folder)
+    if json:
+        show.print_json(report.to_dict())
+        return
+    print(report)
+    if out is not None:
+        show.wrote(out)
 
 
 @app.command()

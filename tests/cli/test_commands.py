@@ -100,6 +100,15 @@ def test_without_a_label_hidden_values_are_restored(folder, kpnn):
     assert set(json.loads(out)["test"]) == {"mae", "r2"}
 
 
+def test_one_class_is_nothing_to_learn(folder, kpnn):
+    pytest.importorskip("lightning")
+    pd.read_csv("cells.csv", index_col=0).assign(state="up").to_csv("alike.csv")
+    command = ("fit", "--prior", "net.csv", *NET, "--data", "alike.csv", "--label", "state", "--out", "run")
+    status, out, err = kpnn(*command)
+    assert (status, out) == (1, "")
+    assert "--label must have at least two classes. Got 1" in err
+
+
 def test_explain_writes_named_weights(fitted, kpnn):
     command = ("explain", fitted, "--data", "cells.csv", "--label", "state", "--out", "answers")
     status, out, err = kpnn(*command, "--compare", "up", "down", "--permutations", "19", "--json")
@@ -233,3 +242,53 @@ def test_the_entry_point_is_installed():
     found = [entry for entry in entry_points(group="console_scripts") if entry.name == "pyg-kpnn"]
     assert [entry.value for entry in found] == ["pyg_kpnn.cli:main"]
     assert issubclass(PriorGraphError, ValueError)
+
+
+def test_audit_prints_and_writes_a_report(folder, kpnn):
+    pytest.importorskip("matplotlib")
+    how = ("--prior", "net.csv", *NET, "--data", "cells.csv", "--label", "state", "--n", "3", "--steps", "2")
+    status, out, err = kpnn("audit", *how, "--null", "labels, density", "--out", "audited", "--quiet")
+    assert status == 0, err
+    assert "balanced accuracy" in out
+    assert {path.name for path in (folder / "audited").iterdir()} == {"run.json", "nulls.csv", "audit.png"}
+    run = json.loads((folder / "audited" / "run.json").read_text())
+    assert [(null["null"], null["n"]) for null in run["nulls"]] == [("labels", 3), ("density", 3)]
+    assert list(pd.read_csv(folder / "audited" / "nulls.csv")["null"]) == ["labels", "density"]
+    status, out, _ = kpnn("audit", *how, "--null", "labels, density", "--json")
+    assert json.loads(out) == run
+
+
+def test_audit_trains_as_long_as_it_is_told(folder, kpnn):
+    how = (
+        "--prior",
+        "net.csv",
+        *NET,
+        "--data",
+        "cells.csv",
+        "--label",
+        "state",
+        "--n",
+        "1",
+        "--quiet",
+        "--json",
+    )
+    scores = {steps: json.loads(kpnn("audit", *how, "--steps", steps)[1])["score"] for steps in ("1", "60")}
+    assert scores["60"] > 0.9 > scores["1"]  # the class is where A is high
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--null", "wheel"), "null"),
+        (("--steps", "0"), "steps"),
+        (("--n", "0"), "'n'"),
+        (("--level", "2"), "level"),
+    ],
+)
+def test_audit_of_bad_options_leaves_nothing(folder, kpnn, options, said):
+    before = sorted(folder.iterdir())
+    how = ("--prior", "net.csv", *NET, "--data", "cells.csv", "--label", "state", *options)
+    status, out, err = kpnn("audit", *how, "--out", "audited", "--quiet")
+    assert (status, out) == (1, "")
+    assert said in err
+    assert sorted(folder.iterdir()) == before
