@@ -1,7 +1,7 @@
 """Which two regulators act together? A planted AND, found again as the strongest mixed derivative.
 
     python examples/interactions.py
-    python examples/interactions.py --seed 1 --plot interactions.png
+    python examples/interactions.py --seed 1 --figures pictures
 
 SIMULATED: 12 regulators and 8 genes wired at random. A phenotype adds up the levels of some regulators
 and, only where both are high, a term of two that share a gene. A PriorTransformer learns the phenotype
@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--top", type=int, default=6, help="pairs to print")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--plot", type=Path, help="picture of the table, where matplotlib is installed")
+    parser.add_argument("--figures", type=Path, help="folder for a picture, where matplotlib is installed")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
@@ -63,8 +63,8 @@ def main(argv: list[str] | None = None) -> None:
         "\n'hops' is how many layers it takes until a pair can interact: the edges to their nearest common\n"
         "descendant. The table describes what the model combines, and so what it found in these samples."
     )
-    if args.plot is not None:
-        plot(args.plot, table)
+    if args.figures is not None:
+        draw(args.figures, table)
 
 
 def simulate_network() -> tuple[PriorGraph, tuple[str, str]]:
@@ -100,7 +100,7 @@ def fit(model: PriorTransformer, levels: Tensor, phenotype: Tensor, epochs: int)
     return time.perf_counter() - start
 
 
-def plot(path: Path, table: pd.DataFrame) -> None:
+def draw(folder: Path, table: pd.DataFrame) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -112,7 +112,9 @@ def plot(path: Path, table: pd.DataFrame) -> None:
     axes.barh(table["input_a"] + " × " + table["input_b"], table["value"].abs(), color=colours)
     axes.invert_yaxis()
     axes.set_xlabel("|mean mixed derivative|")
-    figure.savefig(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "interactions.png"
+    figure.savefig(path, bbox_inches="tight")
     print(f"Picture       {path}")
 
 

@@ -1,7 +1,7 @@
 """A Poisson equation solved by minimising its residual, with an exact Laplacian of the network.
 
     python examples/poisson.py
-    python examples/poisson.py --steps 100 --plot poisson.png
+    python examples/poisson.py --steps 100 --figures pictures
 
 On the unit square, -Δu = 2π² sin(πx) sin(πy) with u = 0 on the boundary has the solution
 u = sin(πx) sin(πy). The network is multiplied by x(1 - x)y(1 - y), so that the boundary values hold
@@ -27,9 +27,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--points", type=int, default=400, help="where the equation is asked to hold")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--plot", type=Path, help="picture of solution and error, where matplotlib is installed"
-    )
+    parser.add_argument("--figures", type=Path, help="folder for a picture, where matplotlib is installed")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
 
@@ -47,8 +45,8 @@ def main(argv: list[str] | None = None) -> None:
     with torch.no_grad():
         error = solution(net, grid) - exact(grid)
     print(f"Error         {error.abs().max():.1e} at most on a grid of 101 × 101, of a solution up to 1")
-    if args.plot is not None:
-        plot(args.plot, exact(grid).reshape(101, 101), error.reshape(101, 101))
+    if args.figures is not None:
+        draw(args.figures, exact(grid).reshape(101, 101), error.reshape(101, 101))
 
 
 def exact(x: Tensor) -> Tensor:
@@ -92,7 +90,7 @@ def fit(net: AttentionJetMLP, points: Tensor, steps: int) -> float:
     return time.perf_counter() - start
 
 
-def plot(path: Path, truth: Tensor, error: Tensor) -> None:
+def draw(folder: Path, truth: Tensor, error: Tensor) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -103,7 +101,9 @@ def plot(path: Path, truth: Tensor, error: Tensor) -> None:
         image = axes.imshow(values.T.numpy(), origin="lower", extent=(0, 1, 0, 1))
         axes.set(title=title, xlabel="x", ylabel="y")
         figure.colorbar(image, ax=axes)
-    figure.savefig(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "poisson.png"
+    figure.savefig(path, bbox_inches="tight")
     print(f"Picture       {path}")
 
 

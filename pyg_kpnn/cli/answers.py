@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from ..datasets import AlignedDataset
@@ -44,7 +45,7 @@ def prepared(module: Any, samples: AlignedDataset) -> Prepared:
         )
     x, y, mask = samples.tensors()
     x = module.standardised(x).masked_fill(mask, 0.0)
-    groups = None if y is None else [samples.class_names[int(code)] for code in y]
+    groups = None if y is None else list(samples.label_names)
     return Prepared(x, mask, groups)
 
 
@@ -79,7 +80,8 @@ def explain_folder(
             model, data.x, groupby=data.groups, key_padding_mask=data.mask, layers=[last], heads="mean"
         )
         grouped.to_csv(folder / "edge_weights_by_group.csv", index=False)
-        save_figure(lambda: plot_edge_heatmap(grouped, top_k=top), folder / "groups.png")
+        own = np.arange(len(grouped)) % len(table) >= graph.nnz  # loops of the model, group by group
+        save_figure(lambda: plot_edge_heatmap(grouped[~own], top_k=top), folder / "groups.png")
     if compare is not None:
         differential_edges(
             model,

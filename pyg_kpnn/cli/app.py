@@ -16,6 +16,7 @@ from .options import (
     Force,
     Json,
     Label,
+    Lost,
     Minus,
     Missing,
     Model,
@@ -23,6 +24,8 @@ from .options import (
     Out,
     Plus,
     Prior,
+    Rename,
+    Sep,
     Sign,
     Source,
     Target,
@@ -57,6 +60,7 @@ def check(
     drop_self_loops: NoLoops = False,
     keep_first: First = False,
     genes_in_rows: Turned = False,
+    sep: Sep = None,
     max_loss: Annotated[float | None, typer.Option(help="Largest share of edges that may be lost")] = None,
     json: Json = False,
 ) -> None:
@@ -70,7 +74,7 @@ def check(
     graph, report = files.load_prior(prior, options)
     fits = None
     if features is not None:
-        fits = match(graph, files.features_of(features, genes_in_rows), max_loss=max_loss)
+        fits = match(graph, files.features_of(features, genes_in_rows, sep), max_loss=max_loss)
     if json:
         show.print_json({"prior": report.to_dict(), "features": None if fits is None else fits.to_dict()})
         return
@@ -95,6 +99,9 @@ def fit(
     keep_first: First = False,
     genes_in_rows: Turned = False,
     missing: Missing = "error",
+    missing_labels: Lost = "error",
+    rename: Rename = None,
+    sep: Sep = None,
     epochs: Annotated[int, typer.Option(help="Most epochs")] = 100,
     patience: Annotated[
         int, typer.Option(help="Epochs without a better validation loss before it stops")
@@ -118,7 +125,16 @@ def fit(
         source, target, sign, weight, activating, inhibiting, drop_self_loops, keep_first
     )
     graph, report = files.load_prior(prior, options)
-    samples = files.read_samples(data, graph, label, genes_in_rows=genes_in_rows, missing=missing)
+    samples = files.read_samples(
+        data,
+        graph,
+        label,
+        genes_in_rows=genes_in_rows,
+        missing=missing,
+        missing_labels=missing_labels,
+        rename=rename,
+        sep=sep,
+    )
     settings = Settings(
         epochs, patience, embed_dim, num_heads, num_layers, dropout, lr, batch_size, seed, quiet or json
     )
@@ -145,6 +161,8 @@ def explain(
     ] = None,
     genes_in_rows: Turned = False,
     missing: Missing = "error",
+    missing_labels: Lost = "error",
+    sep: Sep = None,
     top: Annotated[int, typer.Option(help="Edges to print and to draw")] = 20,
     permutations: Annotated[int, typer.Option(help="Permutations of --compare")] = 999,
     seed: Annotated[int, typer.Option(help="Of the permutations")] = 0,
@@ -158,7 +176,15 @@ def explain(
     if compare is not None and label is None:
         raise PriorGraphError("--compare needs --label, the column with the two classes. Got none.")
     module = load_model(model)
-    samples = files.read_samples(data, module.graph, label, genes_in_rows=genes_in_rows, missing=missing)
+    samples = files.read_samples(
+        data,
+        module.graph,
+        label,
+        genes_in_rows=genes_in_rows,
+        missing=missing,
+        missing_labels=missing_labels,
+        sep=sep,
+    )
     with files.finished_folder(out, force) as folder:
         strongest = explain_folder(
             module, prepared(module, samples), folder, top, compare, permutations, seed
@@ -182,6 +208,7 @@ def knockout(
     value: Annotated[str, typer.Option(help="A number of the standardised scale, mean, or mask")] = "mean",
     genes_in_rows: Turned = False,
     missing: Missing = "error",
+    sep: Sep = None,
     top: Annotated[int, typer.Option(help="Rows to print")] = 20,
     out: Annotated[Path | None, typer.Option(help="New file for all rows, .csv or .tsv")] = None,
     json: Json = False,
@@ -191,7 +218,9 @@ def knockout(
     from .answers import knock_out, load_model, prepared, write_table
 
     module = load_model(model)
-    samples = files.read_samples(data, module.graph, None, genes_in_rows=genes_in_rows, missing=missing)
+    samples = files.read_samples(
+        data, module.graph, None, genes_in_rows=genes_in_rows, missing=missing, sep=sep
+    )
     frame = knock_out(module, prepared(module, samples), nodes, value)
     if out is not None:
         write_table(frame, out)
@@ -230,6 +259,9 @@ def audit(
     keep_first: First = False,
     genes_in_rows: Turned = False,
     missing: Missing = "error",
+    missing_labels: Lost = "error",
+    rename: Rename = None,
+    sep: Sep = None,
     seed: Annotated[int, typer.Option(help="Of the split, the random graphs and the fits")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="New folder for the report")] = None,
     force: Force = False,
@@ -244,7 +276,16 @@ def audit(
         source, target, sign, weight, activating, inhibiting, drop_self_loops, keep_first
     )
     graph, _ = files.load_prior(prior, options)
-    samples = files.read_samples(data, graph, label, genes_in_rows=genes_in_rows, missing=missing)
+    samples = files.read_samples(
+        data,
+        graph,
+        label,
+        genes_in_rows=genes_in_rows,
+        missing=missing,
+        missing_labels=missing_labels,
+        rename=rename,
+        sep=sep,
+    )
     how = (samples, null, n, steps, level, seed, not (quiet or json))
     if out is None:
         report = audit_samples(*how)

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +15,9 @@ from typing import Any
 
 from ..datasets import AlignedDataset, from_anndata, from_frame, read_measurements
 from ..errors import PriorGraphError
-from ..prior import DEFAULT_SIGNS, PriorGraph, ReadReport, read_prior
-from ..prior.names import is_frame
+from ..prior import DEFAULT_SIGNS, PriorGraph, ReadReport, match, read_prior
+from ..prior.names import is_frame, listing
+from . import show
 
 __all__ = ["features_of", "finished_folder", "load_prior", "prior_options", "read_samples", "write_json"]
 
@@ -55,22 +57,71 @@ def load_prior(path: Path, options: dict[str, Any]) -> tuple[PriorGraph, ReadRep
 
 
 def read_samples(
-    path: Path, graph: PriorGraph, label: str | None, *, genes_in_rows: bool, missing: str
+    path: Path,
+    graph: PriorGraph,
+    label: str | None,
+    *,
+    genes_in_rows: bool,
+    missing: str,
+    missing_labels: str = "error",
+    rename: str | None = None,
+    sep: str | None = None,
 ) -> AlignedDataset:
-    """Samples of a table in the order of the graph's nodes."""
-    table = read_measurements(path)
-    isolated = "drop" if missing == "restrict" else "keep"
-    if not is_frame(table):
-        return from_anndata(table, graph, obs_key=label, missing=missing, isolated=isolated)
-    return from_frame(table, graph, label, genes_in_rows=genes_in_rows, missing=missing, isolated=isolated)
+    """Samples of a table in the order of the graph's nodes; what is lost on the way is told on stderr."""
+    table = read_measurements(path, sep=sep)
+    if is_frame(table):
+        table = _with_sample_names(table, graph, label, genes_in_rows)
+    if rename is not None:
+        graph = _renamed(graph, rename, _features(table, genes_in_rows))
+    options: dict[str, Any] = {
+        "missing": missing,
+        "missing_labels": missing_labels,
+        "isolated": "drop" if missing == "restrict" else "keep",
+    }
+    with warnings.catch_warnings(record=True) as doubts:
+        warnings.simplefilter("always", UserWarning)
+        if is_frame(table):
+            samples = from_frame(table, graph, label, genes_in_rows=genes_in_rows, **options)
+        else:
+            samples = from_anndata(table, graph, obs_key=label, **options)
+    for doubt in doubts:
+        show.note(f"note: {show.in_shell_words(str(doubt.message))}")
+    if samples.report.missing:
+        show.note(str(samples.report))
+    if samples.dropped:
+        show.note(f"samples dropped   {len(samples.dropped)}, without a label: {listing(samples.dropped)}")
+    return samples
 
 
-def features_of(path: Path, genes_in_rows: bool) -> Any:
-    """Names that a table measures."""
-    table = read_measurements(path)
+def _with_sample_names(table: Any, graph: PriorGraph, label: str | None, genes_in_rows: bool) -> Any:
+    """A first column of different texts that is nothing else names the rows, whatever it is called."""
+    first = table.iloc[:, 0]
+    numbered = type(table.index).__name__ == "RangeIndex" and table.shape[1] > 1
+    text = first.map(lambda cell: isinstance(cell, str)).all()
+    if not numbered or not text or not first.is_unique or first.name == label:
+        return table
+    return table if first.name in graph.nodes and not genes_in_rows else table.set_index(first.name)
+
+
+def _features(table: Any, genes_in_rows: bool) -> Any:
     if not is_frame(table):
         return table.var_names
     return list(table.index if genes_in_rows else table.columns)
+
+
+def _renamed(graph: PriorGraph, text: str, features: Any) -> PriorGraph:
+    if text == "auto":
+        return graph.rename(match(graph, features).renames())
+    pairs = [part.partition("=") for part in text.split(",")]
+    wrong = next((part for part in pairs if not all(word.strip() for word in part)), None)
+    if wrong is not None:
+        raise PriorGraphError(f"--rename must be OLD=NEW, with commas between. Got {''.join(wrong)!r}.")
+    return graph.rename({old.strip(): new.strip() for old, _, new in pairs})
+
+
+def features_of(path: Path, genes_in_rows: bool, sep: str | None = None) -> Any:
+    """Names that a table measures."""
+    return _features(read_measurements(path, sep=sep), genes_in_rows)
 
 
 @contextmanager

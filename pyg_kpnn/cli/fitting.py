@@ -44,9 +44,9 @@ def fit_folder(
     from ..explain import plot_training
     from ..train import PriorDataModule, PriorTransformerModule, fit
 
-    classes = samples.num_classes if samples.labels is not None else 0
-    if samples.labels is not None and classes < 2:
-        raise PriorGraphError(f"--label must have at least two classes. Got {classes}.")
+    classes = samples.num_classes  # none without a label
+    if classes == 1:
+        raise PriorGraphError("--label must have at least two classes. Got 1.")
     graph = samples.graph
     torch.manual_seed(settings.seed)
     model = PriorTransformer(
@@ -65,7 +65,7 @@ def fit_folder(
     log.setLevel(logging.WARNING)  # a bar, and no advertisements
     try:
         module = fit(
-            PriorTransformerModule(model, lr=settings.lr, class_names=samples.class_names if classes else ()),
+            PriorTransformerModule(model, lr=settings.lr),
             data,
             max_epochs=settings.epochs,
             patience=settings.patience,
@@ -88,7 +88,7 @@ def fit_folder(
         "prior": report.to_dict(),
         "match": samples.report.to_dict(),
         "graph": {"nodes": graph.num_nodes, "edges": graph.num_edges, "fingerprint": graph.fingerprint},
-        "classes": samples.class_counts() if classes else None,
+        "classes": samples.class_counts() or None,
         "samples": {part: len(places) for part, places in parts.items()},
         "epochs": len(history),
         "test": _scores(module, samples, data.test_index) if len(data.test_index) else {},
@@ -111,7 +111,7 @@ def _scores(module: Any, samples: AlignedDataset, places: Tensor) -> dict[str, f
             new = moments(module.predict(x, mask | hidden), module.standardised(x), hidden)
         sums = new if sums is None else sums + new
     assert sums is not None
-    scores = classification_scores(sums) if samples.labels is not None else regression_scores(sums)
-    if samples.labels is not None:
+    scores = classification_scores(sums) if samples.num_classes else regression_scores(sums)
+    if samples.num_classes:
         scores = {**scores, "commonest_class": sums.sum(1).max() / sums.sum()}
     return {name: float(value) for name, value in scores.items()}

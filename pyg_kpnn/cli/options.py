@@ -13,6 +13,7 @@ __all__ = [
     "Force",
     "Json",
     "Label",
+    "Lost",
     "Minus",
     "Missing",
     "Model",
@@ -20,6 +21,8 @@ __all__ = [
     "Out",
     "Plus",
     "Prior",
+    "Rename",
+    "Sep",
     "Sign",
     "Source",
     "Target",
@@ -52,6 +55,16 @@ Missing = Annotated[
         "--missing", help="Nodes that the table lacks: error, mask (not measured) or restrict (drop)"
     ),
 ]
+Lost = Annotated[str, typer.Option("--missing-labels", help="Samples without a label: error, or drop them")]
+Rename = Annotated[
+    Text,
+    typer.Option(
+        "--rename",
+        help="Nodes of the prior as the table calls them, TP53=Tp53 with commas between; auto: all that "
+        "check --features is sure of",
+    ),
+]
+Sep = Annotated[Text, typer.Option("--sep", help="What is between the columns of the table, as ;")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON")]
 Out = Annotated[Path, typer.Option("--out", help="New folder for the results")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a folder of earlier results")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,6 +52,31 @@ def wrote(folder: Path) -> None:
     notes.print(f"Wrote {folder}: {', '.join(names)}", highlight=False)
 
 
+def note(text: str) -> None:
+    """A remark on stderr."""
+    notes.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 def error_line(error: BaseException) -> str:
     """What went wrong, on one line."""
-    return "error: " + " ".join(str(error).split())
+    lines = [" ".join(line.split()) for line in in_shell_words(str(error)).splitlines()]
+    return "error: " + "; ".join(line for line in lines if line)
+
+
+# What errors of the library advise, as the command line says it.
+_WORDS = (
+    (r"\bgraph\.rename\(match\(\.\.\.\)\.renames\(\)\)|\bmatch\(\.\.\.\)\.renames\(\)", "--rename auto"),
+    (r"\bon_duplicate='first'", "--keep-first"),
+    (r"\b(genes_in_rows|drop_self_loops)=True", lambda found: f"--{found[1].replace('_', '-')}"),
+    (
+        r"\b(source|target|sign|weight|missing|missing_labels|max_loss|sep)=(?:'([^']*)')?",
+        lambda found: f"--{found[1].replace('_', '-')}" + (f" {found[2]}" if found[2] else ""),
+    ),
+)
+
+
+def in_shell_words(text: str) -> str:
+    """Advice such as ``missing='mask'`` as options of the commands."""
+    for python, shell in _WORDS:
+        text = re.sub(python, shell, text)
+    return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -57,6 +58,15 @@ def fit_graph(graph: PriorGraph, report: MatchReport, missing: str, isolated: st
         )
     if not report.matched:
         raise PriorGraphError(f"At least one node must be measured. Got none.\n{report}")
+    named_otherwise = report.renames()
+    if named_otherwise:
+        one, other = next(iter(named_otherwise.items()))
+        warnings.warn(
+            f"{len(named_otherwise)} of the {len(report.missing)} nodes that are not measured seem to be in "
+            f"the table under another name, as {show(one)} under {other!a}. Rename them first: "
+            "graph.rename(match(...).renames()).",
+            stacklevel=3,
+        )
     if missing == "mask":
         return graph
     return graph.restrict_to(report.matched, isolated=isolated)
@@ -186,6 +196,12 @@ class AlignedDataset(Dataset[Any]):
         return None if self._codes is None else torch.from_numpy(self._codes[self._rows])
 
     @property
+    def label_names(self) -> tuple[str, ...]:
+        """Name of the class of every sample, in order; empty without labels."""
+        labels = self.labels
+        return () if labels is None else tuple(self.class_names[code] for code in labels.tolist())
+
+    @property
     def num_classes(self) -> int:
         """Number of classes, those without a sample too."""
         return len(self.class_names)
@@ -202,7 +218,8 @@ class AlignedDataset(Dataset[Any]):
         return dict(zip(self.class_names, counts, strict=True))
 
     def __repr__(self) -> str:
-        parts = [f"{len(self)} samples", f"{len(self.graph.source_nodes)} nodes"]
+        nodes, of = len(self.graph.source_nodes), self.report.num_nodes
+        parts = [f"{len(self)} samples", f"{nodes} nodes" if nodes == of else f"{nodes} of {of} nodes"]
         if self.unmeasured:
             parts.append(f"{len(self.unmeasured)} unmeasured")
         if self._codes is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch_geometric.data.data import BaseData
 
 from pyg_kpnn.errors import PriorGraphError
+from pyg_kpnn.prior.output import whole
 
 __all__ = ["describe_transform", "read_cells", "read_plain", "write_plain"]
 
@@ -57,12 +59,8 @@ def _check_sums(path: str | os.PathLike[str]) -> None:
 
 def write_plain(value: Any, path: str | os.PathLike[str]) -> None:
     """Write a file all at once, so that an interruption leaves none or the old one."""
-    part = Path(f"{path}.{os.getpid()}.part")
-    try:
-        torch.save(value, part)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole(Path(path)) as file:
+        torch.save(value, file)
 
 
 def describe_transform(transform: Any) -> str:
@@ -70,8 +68,19 @@ def describe_transform(transform: Any) -> str:
     return re.sub(r"(<.*?)\s.*(>)", r"\1\2", str(transform))
 
 
-def read_cells(data: str, table: str, genes: int) -> tuple[BaseData, Any, dict[str, Any]]:
+def read_cells(
+    data: str, table: str, genes: int, more: Collection[str] = ()
+) -> tuple[BaseData, Any, dict[str, Any]]:
     """Graphs, their slices and the table of a dataset of cells, checked against each other.
+
+    Parameters
+    ----------
+    data, table : str
+        The two files.
+    genes : int
+        Columns that ``"expression"`` must have.
+    more : collection of str
+        Further tensors that the table must hold, with a row for each cell.
 
     Raises
     ------
@@ -79,26 +88,11 @@ def read_cells(data: str, table: str, genes: int) -> tuple[BaseData, Any, dict[s
         As :func:`read_plain`, and for contents that are no cells of a network of that many genes.
     """
     stored, cells = read_plain(data), read_plain(table)
-    expression, labels, names = (
-        (cells.get(key) for key in ("expression", "labels", "class_names"))
-        if isinstance(cells, dict)
-        else (None, None, None)
-    )
-    if not (
-        isinstance(expression, Tensor)
-        and expression.dtype == torch.float32
-        and expression.dim() == 2
-        and expression.shape[1] == genes
-        and isinstance(labels, Tensor)
-        and labels.dtype == torch.int64
-        and labels.shape == expression.shape[:1]
-        and isinstance(names, list)
-        and all(isinstance(name, str) for name in names)
-        and bool(((labels >= 0) & (labels < len(names))).all())
-    ):
+    if not (isinstance(cells, dict) and _is_table(cells, genes, more)):
         raise PriorGraphError(
             f"{table} must hold a table of cells with {genes} genes. It does not. {_ADVICE}"
         )
+    labels = cells["labels"]
     try:
         content, slices, kind = stored
         graphs = kind.from_dict(content)
@@ -114,3 +108,24 @@ def read_cells(data: str, table: str, genes: int) -> tuple[BaseData, Any, dict[s
             + _ADVICE
         ) from error
     return graphs, slices, cells
+
+
+def _is_table(cells: dict[str, Any], genes: int, more: Collection[str]) -> bool:
+    expression, labels = cells.get("expression"), cells.get("labels")
+    classes, names = cells.get("class_names"), cells.get("names")
+    return (
+        isinstance(expression, Tensor)
+        and expression.dtype == torch.float32
+        and expression.dim() == 2
+        and expression.shape[1] == genes
+        and isinstance(labels, Tensor)
+        and labels.dtype == torch.int64
+        and labels.shape == expression.shape[:1]
+        and isinstance(classes, list)
+        and isinstance(names, list)
+        and all(isinstance(name, str) for name in (*classes, *names))
+        and len(names) == len(labels)
+        and bool(((labels >= 0) & (labels < len(classes))).all())
+        and all(isinstance(cells.get(key), Tensor) for key in more)
+        and all(cells[key].shape[:1] == labels.shape for key in more)
+    )

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import warnings
 from collections.abc import Callable
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch_geometric.data import Data, InMemoryDataset
+from torch_geometric.data import Data
 
-from pyg_kpnn.datasets.cache import describe_transform, read_cells, read_plain, write_plain
 from pyg_kpnn.datasets.dynamics import simulate_boolean, simulate_hill
 from pyg_kpnn.datasets.rules import Attractor
+from pyg_kpnn.datasets.samples import NamedSamples, Samples
 from pyg_kpnn.datasets.tables import curated_names, read_tables, table_path
 from pyg_kpnn.errors import PriorGraphError
 from pyg_kpnn.prior import PriorGraph, read_edgelist
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["CuratedGRN", "curated_graph", "curated_names"]
 
 _SIMULATORS = {"hill": simulate_hill, "boolean": simulate_boolean}
 _NOISE = {"hill": 0.05, "boolean": 0.0}
-_REVISION = 1  # raise it when the simulation changes, so that no cache of an older one is read
 
 
 def curated_graph(name: str) -> PriorGraph:
@@ -60,7 +53,7 @@ def curated_graph(name: str) -> PriorGraph:
     return read_edgelist(table_path(name, "edges.csv"), sign="sign")
 
 
-class CuratedGRN(InMemoryDataset):
+class CuratedGRN(NamedSamples):
     """Simulated cells of a curated gene network, labelled with the attractor each reached.
 
     **The cells are simulated, not measured.** The network and its Boolean rules are published; every
@@ -72,7 +65,7 @@ class CuratedGRN(InMemoryDataset):
     ----------
     root : str or path, optional
         Folder to keep the processed cells in; each choice of the parameters below has its own subfolder
-        of ``root/processed``. Default: None, nothing is written.
+        of ``root/processed``. Default: None, nothing is written, and the filters apply each time.
     name : str
         ``"hsc"`` (default): myeloid differentiation, Krumsiek et al. 2011, 11 genes, 4 named fates;
         ``"gsd"``: human gonadal sex determination, Ríos et al. 2015, 19 genes, 3 fates;
@@ -97,9 +90,7 @@ class CuratedGRN(InMemoryDataset):
         ``measurement_noise`` nor ``dropout_rate`` changes which cells are simulated or their labels. The
         global random state is neither read nor changed. Default: 0.
     transform, pre_transform, pre_filter, force_reload
-        As in every PyG dataset. Without a ``root``, ``pre_transform`` and ``pre_filter`` apply each time.
-        Files below ``root`` are read as plain data, never as pickles, so ``pre_transform`` has to return
-        classes that ``torch.load(weights_only=True)`` knows.
+        As in every PyG dataset; see :class:`~pyg_kpnn.datasets.samples.NamedSamples`.
 
     Attributes
     ----------
@@ -119,8 +110,9 @@ class CuratedGRN(InMemoryDataset):
     -----
     Each item is a :class:`~torch_geometric.data.Data` with ``x`` (n, 1) float32 in the order of
     ``graph.nodes``, ``y`` (1,) int64, ``edge_index`` (2, E) int64 and ``edge_sign`` (E,) float32 in the
-    order of ``graph``. :attr:`expression`, :attr:`labels` and :meth:`to_frame` show the same cells as
-    one table, and follow slices such as ``dataset[:100]``.
+    order of ``graph``. :attr:`expression`, :attr:`labels`, :meth:`class_counts` and :meth:`to_frame` show the
+    same cells as one table, and follow slices such as ``dataset[:100]``. Cells are named ``cell_0``,
+    ``cell_1`` and so on as they were simulated.
 
     Examples
     --------
@@ -132,6 +124,8 @@ class CuratedGRN(InMemoryDataset):
     >>> cells.expression.shape, cells[0].x.shape
     (torch.Size([50, 11]), torch.Size([11, 1]))
     """
+
+    _kind: ClassVar[str] = "cell"
 
     def __init__(
         self,
@@ -159,133 +153,20 @@ class CuratedGRN(InMemoryDataset):
         self.noise = _number("noise", _NOISE[dynamics] if noise is None else noise, top)
         self.measurement_noise = _number("measurement_noise", measurement_noise, math.inf)
         self.dropout_rate = _number("dropout_rate", dropout_rate, 1.0, open_end=True)
-        self._in_memory = root is None
         super().__init__(
-            None if root is None else str(root),
-            transform,
-            pre_transform,
-            pre_filter,
-            log=False,
-            force_reload=force_reload,
+            None if root is None else str(root), transform, pre_transform, pre_filter, force_reload
         )
-        if self._in_memory:
-            items, table = self._simulate()
-            self.data, self.slices = self.collate(items)
-        else:
-            self.data, self.slices, table = read_cells(
-                self.processed_paths[0], self.processed_paths[1], len(self.graph.nodes)
-            )
-        self._expression: Tensor = table["expression"]
-        self._labels: Tensor = table["labels"]
-        self.class_names: tuple[str, ...] = tuple(table["class_names"])
-
-    @property
-    def has_process(self) -> bool:
-        """Whether PyG shall write processed files: only with a ``root``."""
-        return not self._in_memory
 
     @property
     def raw_file_names(self) -> list[str]:
         """No raw files: the tables come with the package."""
         return []
 
-    @property
-    def processed_dir(self) -> str:
-        """A folder for each choice of every parameter that changes the cells."""
-        tables = read_tables(self.name)
-        choice = [_REVISION, tables.digest_text, self.dynamics, self.num_cells]
-        choice += [self.noise, self.measurement_noise, self.dropout_rate, self.seed]
-        digest = hashlib.sha256(repr(choice).encode()).hexdigest()[:12]
-        stem = f"{self.name}_{self.dynamics}_{self.num_cells}cells_seed{self.seed}_{digest}"
-        return str(Path(str(self.root)) / "processed" / stem)
+    def _choice(self) -> str:
+        return f"{self.name}_{self.dynamics}_{self.num_cells}cells_seed{self.seed}"
 
-    @property
-    def processed_file_names(self) -> list[str]:
-        """The graphs, and the same cells as one table."""
-        return ["data.pt", "table.pt"]
-
-    def process(self) -> None:
-        """Simulate the cells and write them below ``root``, when they are not there yet."""
-        items, table = self._simulate()
-        data, slices = self.collate(items)
-        write_plain((data.to_dict(), slices, type(data)), self.processed_paths[0])
-        write_plain(table, self.processed_paths[1])
-
-    def _process(self) -> None:
-        # What torch_geometric's own does, without its pickles: a root may come from somebody else.
-        notes = {Path(self.processed_dir, f"{what}.pt"): what for what in ("pre_transform", "pre_filter")}
-        for note, what in notes.items():
-            mine = describe_transform(getattr(self, what))
-            if not self.force_reload and note.exists() and read_plain(note) != mine:
-                warnings.warn(
-                    f"The cells in {self.processed_dir} were made with another {what}. Pass "
-                    "force_reload=True to make them anew.",
-                    stacklevel=3,
-                )
-        if self.force_reload or not all(Path(path).exists() for path in self.processed_paths):
-            Path(self.processed_dir).mkdir(parents=True, exist_ok=True)
-            self.process()
-            for note, what in notes.items():
-                write_plain(describe_transform(getattr(self, what)), note)
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes, also counting named fates that no cell reached."""
-        return len(self.class_names)
-
-    @property
-    def expression(self) -> Tensor:
-        """Simulated readings, (cells, n) float32, columns in the order of ``graph.nodes``, never negative."""
-        return self._expression[list(self.indices())]
-
-    @property
-    def labels(self) -> Tensor:
-        """Class of each cell, (cells,) int64, an index into ``class_names``."""
-        return self._labels[list(self.indices())]
-
-    def to_frame(self, label: str | None = None) -> pd.DataFrame:
-        """The simulated readings as a table, cells in rows, genes in columns.
-
-        Parameters
-        ----------
-        label : str, optional
-            Name of one more column, the last, with the class name of each cell. Default: none.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Index ``cell_0``, ``cell_1``, ... by the number of the cell in the whole dataset.
-
-        Raises
-        ------
-        PriorGraphError
-            If ``label`` is the name of a gene.
-
-        Examples
-        --------
-        >>> CuratedGRN(name="mcad", num_cells=3).to_frame(label="fate").columns.tolist()
-        ['Coup', 'Emx2', 'Fgf8', 'Pax6', 'Sp8', 'fate']
-        """
-        import pandas as pd
-
-        index = pd.Index([f"cell_{i}" for i in self.indices()], name="cell")
-        frame = pd.DataFrame(self.expression.numpy(), index=index, columns=list(self.graph.nodes))
-        if label is not None:
-            if label in self.graph.nodes:
-                raise PriorGraphError(f"label must not be the name of a gene, got {label!r}")
-            frame[label] = [self.class_names[i] for i in self.labels.tolist()]
-        return frame
-
-    def class_counts(self) -> dict[str, int]:
-        """Number of cells of each class, by name, zeros included.
-
-        Examples
-        --------
-        >>> sum(CuratedGRN(name="mcad", num_cells=10).class_counts().values())
-        10
-        """
-        counts = torch.bincount(self.labels, minlength=self.num_classes).tolist()
-        return dict(zip(self.class_names, counts, strict=True))
+    def _contents(self) -> list[Any]:
+        return [read_tables(self.name).digest_text, self.noise, self.measurement_noise, self.dropout_rate]
 
     def __repr__(self) -> str:
         return (
@@ -294,8 +175,8 @@ class CuratedGRN(InMemoryDataset):
             f"dynamics={self.dynamics}, seed={self.seed})"
         )
 
-    def _simulate(self) -> tuple[list[Data], dict[str, Any]]:
-        """The cells as a list of graphs and as one table, pre_filter and pre_transform applied."""
+    def _read_samples(self) -> Samples:
+        """Simulate the cells."""
         tables = read_tables(self.name)
         network = tables.network
         # two streams, so that how cells are read never changes which cells there are
@@ -315,21 +196,8 @@ class CuratedGRN(InMemoryDataset):
 
         column = [network.genes.index(node) for node in self.graph.nodes]
         expression = torch.from_numpy(level[column].T.astype(np.float32))
-        sign = torch.as_tensor(self.graph.sign, dtype=torch.float32)
-        edge_index = self.graph.edge_index
-        items, kept = [], []
-        for i in range(self.num_cells):
-            item = Data(x=expression[i, :, None], y=labels[i, None], edge_index=edge_index, edge_sign=sign)
-            if self.pre_filter is None or self.pre_filter(item):
-                # cells share edge_index and edge_sign, and a transform may write in place
-                items.append(item if self.pre_transform is None else self.pre_transform(item.clone()))
-                kept.append(i)
-        if not kept:
-            raise PriorGraphError(
-                f"pre_filter must keep at least one cell, it dropped all {self.num_cells} of {self.name!r}"
-            )
-        table = {"expression": expression[kept], "labels": labels[kept], "class_names": class_names}
-        return items, table
+        names = [f"cell_{i}" for i in range(self.num_cells)]
+        return Samples(names, expression, labels, class_names, {})
 
 
 def _title(attractor: Attractor, genes: tuple[str, ...], named: dict[tuple[str, ...], str]) -> str:

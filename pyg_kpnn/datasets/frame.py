@@ -107,9 +107,10 @@ def _labels(
         return None
     if isinstance(label, str):
         if label not in at:
-            raise PriorGraphError(
-                f"'label' must name a column. Got {show(label)}{near_names(label, list(at))}."
-            )
+            hint = near_names(label, list(at)) or f", and columns {listing(map(show, at), len(at))}"
+            if label in map(str, frame.index):
+                hint = ", which is a row: the table is turned. Pass genes_in_rows=True"
+            raise PriorGraphError(f"'label' must name a column. Got {show(label)}{hint}.")
         column = frame.iloc[:, at[label]]
         return classes_of(column.infer_objects(), samples, missing, f"column {show(label)}")
     if hasattr(label, "items") and not is_frame(label):
@@ -150,10 +151,25 @@ def _checked(column: Any, name: Any) -> Any:
     import pandas as pd
 
     if not pd.api.types.is_numeric_dtype(column.dtype) or column.dtype.kind == "c":
-        for row, value in zip(column.index, column.tolist(), strict=True):
-            if not is_missing(value) and not isinstance(value, (int, float, np.number, np.bool_)):
-                raise PriorGraphError(
-                    f"Measurements must be numbers. Got {show(value)} ({type(value).__name__}) in column "
-                    f"{show(name)}, row {show(row)}."
-                )
+        odd = [
+            (row, value)
+            for row, value in zip(column.index, column.tolist(), strict=True)
+            if not is_missing(value) and not isinstance(value, (int, float, np.number, np.bool_))
+        ]
+        if odd:  # one word makes a whole column text: name that word, not a number beside it
+            words = [(row, value) for row, value in odd if not _reads_as_number(value)]
+            row, value = (words or odd)[0]
+            more = f", and {len(words) - 1} more in that column" if len(words) > 1 else ""
+            raise PriorGraphError(
+                f"Measurements must be numbers. Got {show(value)} ({type(value).__name__}) in column "
+                f"{show(name)}, row {show(row)}{more}."
+            )
     return pd.Series(column.to_numpy(dtype=np.float64, na_value=np.nan), index=column.index)
+
+
+def _reads_as_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pyg_kpnn.errors import PriorGraphError
-from pyg_kpnn.prior.names import brief, check_choice, encode, listing, name_of, show
+from pyg_kpnn.prior.names import brief, check_choice, encode, listing, looks_of, name_of, show
 
 __all__ = ["Classes", "classes_of", "unique_samples"]
 
@@ -69,6 +70,12 @@ def classes_of(column: Any, samples: Sequence[str], missing: str, what: str) -> 
         codes = np.where(codes < 0, -1, place[codes] if len(place) else -1)
         values = [values[i] for i in order]
     names = tuple(name_of(value, "Labels") for value in values)
+    blank = [code for code, name in enumerate(names) if not name.strip()]
+    if blank:  # a cell of blanks is no class
+        codes = np.where(np.isin(codes, blank), -1, codes)
+        kept_names = [code for code in range(len(names)) if code not in blank]
+        codes = np.where(codes < 0, -1, np.searchsorted(kept_names, codes))
+        names = tuple(names[code] for code in kept_names)
     again = [show(name) for i, name in enumerate(names) if name in names[:i]]
     if again:
         raise PriorGraphError(f"Classes must stay distinct as text. Got {listing(again)} twice in {what}.")
@@ -82,7 +89,26 @@ def classes_of(column: Any, samples: Sequence[str], missing: str, what: str) -> 
     kept = np.flatnonzero(codes >= 0)
     if not len(kept):
         raise PriorGraphError(f"At least one sample must have a label. Got none in {what}.")
+    _doubt(names, len(kept), what)
     return Classes(codes[kept], names, kept)
+
+
+def _doubt(names: tuple[str, ...], samples: int, what: str) -> None:
+    """Warn of classes that look like one, and of numbers that look measured."""
+    looks: dict[str, str] = {}
+    for name in names:
+        twin = looks.setdefault(looks_of(name), name)
+        if twin != name:
+            warnings.warn(
+                f"{show(twin)} and {show(name)} in {what} are two classes, which look like one.",
+                stacklevel=5,
+            )
+    if len(names) > 20 and samples < 5 * len(names) and all(name.lstrip("-").isdigit() for name in names):
+        warnings.warn(
+            f"{len(names)} whole numbers for {samples} samples in {what} are taken for classes. If they are "
+            "measured, they are no labels.",
+            stacklevel=5,
+        )
 
 
 def _whole(column: Any, what: str) -> Any:

@@ -84,12 +84,25 @@ def _text(place: Path, sep: str, index: str | None, zipped: bool) -> Any:
         rest = file.read()
     if not names:
         raise PriorGraphError(f"{place.name} must begin with a line of column names. Got an empty file.")
+    other = next((mark for mark in ";\t,|" if len(names) == 1 and mark in names[0] and mark != sep), None)
+    if other is not None:
+        raise PriorGraphError(
+            f"The columns of {place.name} must have {sep!r} between them. Got one column, {show(names[0])}. "
+            f"Pass sep={other!r}."
+        )
     row_names = _row_names(names, index, place)
     try:
         # Columns by position: pandas would call the second of two "a" "a.1", and no one would know.
-        frame = pd.read_csv(
-            io.StringIO(rest), sep=sep, header=None, names=list(range(len(names))), index_col=False
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # of rows whose end would be cut off
+            frame = pd.read_csv(
+                io.StringIO(rest), sep=sep, header=None, names=list(range(len(names))), index_col=False
+            )
+    except pd.errors.ParserWarning:
+        raise PriorGraphError(
+            f"Rows of {place.name} must have {len(names)} cells, as its first line. Got a longer one. "
+            "Numbers must have a decimal point, no comma."
+        ) from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise PriorGraphError(f"{place.name} must be a table: {str(error).splitlines()[0]}") from error
     return _named(frame, names, row_names, place)

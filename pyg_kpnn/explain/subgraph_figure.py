@@ -185,9 +185,8 @@ def _legend_entries(edges: Edges) -> list[tuple[str, Any]]:
                 out.append((words, Line2D([], [], color=COLOURS[sign], linewidth=2.0, label=words)))
     if edges.weight is not None and edges.weight.size:
         widths, size = line_widths(edges), np.abs(edges.weight)
-        ends = [int(size.argmin()), int(size.argmax())]
-        for row in ends if size[ends[0]] < size[ends[1]] else ends[:1]:
-            words = f"weight {edges.weight[row]:.3g}"
+        ends = {f"weight {edges.weight[row]:.3g}": row for row in (int(size.argmin()), int(size.argmax()))}
+        for words, row in ends.items():  # one entry where both read the same
             out.append((words, Line2D([], [], color="#404040", linewidth=widths[row], label=words)))
     return out
 

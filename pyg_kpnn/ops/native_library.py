@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -75,6 +76,11 @@ def _load() -> ctypes.CDLL | str:
     """The library, or why there is none."""
     spec = importlib.util.find_spec("pyg_kpnn.ops._native")  # finds the file, does not import it
     if spec is None or spec.origin is None:
+        if (Path(__file__).parents[2] / "csrc").is_dir():
+            return (
+                "the native library is not in the source folder, from which pyg_kpnn is imported here: work "
+                "in another folder to use the installed package, or install with `pip install -e .`"
+            )
         return (
             "the native library was not built when pyg_kpnn was installed: no C++ compiler, or one "
             "that failed; `pip install -v` shows why"

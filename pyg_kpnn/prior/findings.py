@@ -11,7 +11,7 @@ import numpy as np
 
 from pyg_kpnn.prior.align import need_graph
 from pyg_kpnn.prior.graph import PriorGraph
-from pyg_kpnn.prior.names import brief, encode, listing, name_of, plain, show
+from pyg_kpnn.prior.names import ascii_or_show, brief, encode, listing, looks_of, name_of, plain, show
 from pyg_kpnn.prior.report import DroppedRows, ReadReport, RepeatedEdge, SignCell
 from pyg_kpnn.prior.rows import Rows
 from pyg_kpnn.prior.signs import parse_signs
@@ -196,7 +196,7 @@ def _pairs(graph: PriorGraph, mask: np.ndarray) -> str:
 def _case_twins(graph: PriorGraph) -> tuple[tuple[str, ...], ...]:
     groups: dict[str, list[str]] = {}
     for name in dict.fromkeys(graph.nodes):
-        groups.setdefault(name.casefold(), []).append(name)
+        groups.setdefault(looks_of(name), []).append(name)
     return tuple(tuple(group) for group in groups.values() if len(group) > 1)
 
 
@@ -235,7 +235,9 @@ def _quirks(graph: PriorGraph, back: int, pairs: str, twins: tuple[tuple[str, ..
     if lower and len(lower) * 10 <= len(cased):
         yield f"most names are upper case, {len(lower):,} not, and none was changed: {_named(lower)}"
     if twins:
-        shown = (" / ".join(map(show, group)) for group in twins)
-        yield f"{len(twins):,} set{'s' * (len(twins) > 1)} of names differing only in case: " + listing(
+        shown = (" / ".join(map(ascii_or_show, group)) for group in twins)
+        by_case = all(len({name.casefold() for name in group}) == 1 for group in twins)
+        what = "case" if by_case else "case, blanks or Unicode form"
+        yield f"{len(twins):,} set{'s' * (len(twins) > 1)} of names differing only in {what}: " + listing(
             shown, len(twins)
         )

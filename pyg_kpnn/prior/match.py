@@ -15,7 +15,7 @@ from pyg_kpnn.errors import PriorGraphError
 from pyg_kpnn.prior.align import named_columns, named_rows, need_graph, wanted_nodes
 from pyg_kpnn.prior.graph import PriorGraph
 from pyg_kpnn.prior.hints import SURE, Hint, propose
-from pyg_kpnn.prior.names import check_choice, listing, show
+from pyg_kpnn.prior.names import ascii_or_show, check_choice, listing, show
 from pyg_kpnn.prior.restrict import lost_edges, unmeasured
 
 if TYPE_CHECKING:
@@ -207,11 +207,6 @@ class MatchReport:
         if self.in_rows:
             lines.append(f"{self.in_rows} of the missing nodes are names of rows: the table may be turned")
         return "\n".join(lines)
-
-
-def ascii_or_show(name: str) -> str:
-    """The name with escapes, so that a twin with an invisible character looks different."""
-    return ascii(name) if len(name) <= 80 else show(name)
 
 
 def _after(text: str) -> str:

@@ -50,6 +50,11 @@ def brief(name: str) -> str:
     return name if len(name) <= _SHOWN_CHARACTERS else f"{name[:_SHOWN_CHARACTERS]}…"
 
 
+def ascii_or_show(name: str) -> str:
+    """The name with escapes, so that a twin with an invisible character looks different."""
+    return ascii(name) if len(name) <= 80 else show(name)
+
+
 def listing(items: Iterable[str], total: int | None = None) -> str:
     """Join at most five examples and count the rest: ``"a, b, c, d, e and 2 more"``."""
     if total is None:
@@ -61,7 +66,7 @@ def listing(items: Iterable[str], total: int | None = None) -> str:
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
-def _looks(name: str) -> str:
+def looks_of(name: str) -> str:
     """What is left of a name without surrounding blanks, invisible characters, case and Unicode form."""
     return unicodedata.normalize("NFC", _INVISIBLE.sub("", name)).strip().casefold()
 
@@ -81,8 +86,8 @@ def near_names(name: str, names: Sequence[str]) -> str:
         return f" (differs only in case from {same!r})"
     if len(names) > _GUESS_NAMES:
         return ""
-    look = _looks(name)
-    twin = next((other for other in names if _looks(other) == look), None)
+    look = looks_of(name)
+    twin = next((other for other in names if looks_of(other) == look), None)
     if twin is not None:
         return f" (differs only in blanks, invisible characters or Unicode form from {twin!a})"
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.7)

@@ -15,7 +15,7 @@ from ..errors import PriorGraphError
 from ..nn.checks import flag, positive_int
 from ..prior import PriorGraph
 from ..prior.names import show
-from .samples import Samples, labels_of, samples_of
+from .samples import Samples, samples_of
 
 __all__ = ["PriorDataModule"]
 
@@ -43,7 +43,9 @@ class PriorDataModule(lightning.LightningDataModule):
     data : Tensor, pandas.DataFrame or Dataset
         ``(N, n)`` floating values, NaN where not measured, in the order of ``graph.nodes``; or a frame with
         samples in rows, whose columns are found by name; or a map-style dataset of ``(x, y)``,
-        ``(x, y, key_padding_mask)``, or ``x`` alone.
+        ``(x, y, key_padding_mask)``, or ``x`` alone. A dataset's ``labels``, a tensor with an entry a sample,
+        and ``class_names`` are taken as they are; without them all samples are read once. Of
+        :class:`~pyg_kpnn.datasets.CuratedGRN` and its kin the table is read, no transform applied.
     labels : Tensor, sequence or str, optional
         ``(N,)`` targets, or ``(N, n)`` numbers, one a node. Floating point are numbers to predict; a tensor
         of integers are classes from 0; anything else are names of classes, numbered in sorted order. Of a
@@ -65,7 +67,8 @@ class PriorDataModule(lightning.LightningDataModule):
     Attributes
     ----------
     class_names : tuple of str
-        In the order of their numbers; empty for numbers and for integer tensors.
+        In the order of their numbers, those of a dataset included; empty for numbers and for integer
+        tensors.
     train_index, val_index, test_index : Tensor
         Which samples are in which part, ascending.
     scaling : tuple of Tensor
@@ -114,9 +117,10 @@ class PriorDataModule(lightning.LightningDataModule):
             )
         flag("standardise", standardise)
         self.samples: Samples
-        self.samples, self.class_names = samples_of(data, labels, graph, mask)
-        targets = labels_of(self.samples)
+        self.samples, names = samples_of(data, labels, graph, mask)
+        targets = self.samples.labels()
         classes = None if targets is None or targets.is_floating_point() else targets
+        self.class_names: tuple[str, ...] = () if classes is None else names
         self.train_index, self.val_index, self.test_index = _split(len(self.samples), classes, shares, seed)
         self.scaling = self._statistics() if standardise else _plain(self.samples.units)
 

@@ -267,7 +267,8 @@ class PriorTransformerModule(AllOrNothing, lightning.LightningModule):
         mean, scale = data.scaling
         if mean.shape != self.mean.shape:
             raise PriorGraphError(
-                f"The data must have one column a unit of the prior, {len(self.mean)}. Got {len(mean)}."
+                f"The data must have one column a unit of the model's prior, {len(self.mean)}. Got "
+                f"{len(mean)}. Build the model on the graph of the data, which may be a part: dataset.graph."
             )
         self.mean.copy_(mean)
         self.scale.copy_(scale)

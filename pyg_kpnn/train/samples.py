@@ -9,16 +9,17 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
+from ..datasets.samples import NamedSamples
 from ..errors import PriorGraphError
 from ..prior import PriorGraph, align_inputs
 from ..prior.align import need_graph
 from ..prior.names import is_frame, is_missing, name_of, near_names, show
 
-__all__ = ["Samples", "labels_of", "samples_of"]
+__all__ = ["Samples", "samples_of"]
 
 
 class Samples(Protocol):
-    """Batches by position: values, targets or None, and a mask of what is not measured."""
+    """Batches by position: values, targets or None, and a mask of what is not measured; all targets."""
 
     units: int
     masked: bool
@@ -26,6 +27,8 @@ class Samples(Protocol):
     def __len__(self) -> int: ...
 
     def batch(self, places: Tensor) -> tuple[Tensor, Tensor | None, Tensor]: ...
+
+    def labels(self) -> Tensor | None: ...
 
 
 class InMemory:
@@ -45,6 +48,10 @@ class InMemory:
         """Rows of the tensors."""
         return self.x[places], None if self.y is None else self.y[places], self.mask[places]
 
+    def labels(self) -> Tensor | None:
+        """All targets."""
+        return self.y
+
 
 class FromDataset:
     """Samples that a dataset gives one by one, or many at once through ``__getitems__``."""
@@ -61,10 +68,11 @@ class FromDataset:
         return len(self.dataset)
 
     def _item(self, item: Any, place: int) -> tuple[Tensor, ...]:
-        parts = (item,) if isinstance(item, Tensor) else tuple(item)
-        if not 1 <= len(parts) <= 3:
+        parts = (item,) if isinstance(item, Tensor) else item
+        if not isinstance(parts, (tuple, list)) or not 1 <= len(parts) <= 3:
+            got = f"{len(parts)} parts" if isinstance(parts, (tuple, list)) else type(item).__name__
             raise PriorGraphError(
-                f"A sample must be x, (x, y) or (x, y, key_padding_mask). Got {len(parts)} parts at {place}."
+                f"A sample must be x, (x, y) or (x, y, key_padding_mask). Got {got} at {place}."
             )
         parts = tuple(torch.as_tensor(part) for part in parts)
         x = parts[0]
@@ -93,14 +101,15 @@ class FromDataset:
             mask = mask | columns[2].bool()
         return x, columns[1] if self.parts > 1 else None, mask
 
-
-def labels_of(samples: Samples, step: int = 1024) -> Tensor | None:
-    """All targets, of a dataset by going through it once."""
-    if isinstance(samples, InMemory):
-        return samples.y
-    blocks = [samples.batch(places)[1] for places in torch.arange(len(samples)).split(step)]
-    known = [block for block in blocks if block is not None]
-    return torch.cat(known) if known else None
+    def labels(self, step: int = 1024) -> Tensor | None:
+        """All targets: the dataset's ``labels`` where it has them, else by going through it once."""
+        if self.parts == 1:
+            return None
+        told = getattr(self.dataset, "labels", None)
+        if isinstance(told, Tensor) and told.dim() and len(told) == len(self):
+            return told
+        blocks = [self.batch(places)[1] for places in torch.arange(len(self)).split(step)]
+        return torch.cat([block for block in blocks if block is not None])
 
 
 def samples_of(
@@ -136,7 +145,7 @@ def samples_of(
             raise PriorGraphError("A dataset brings its labels and masks. Got 'labels' or 'mask' beside it.")
         if isinstance(data, IterableDataset) or not len(data):  # type: ignore[arg-type]
             raise PriorGraphError("A dataset must have samples by number. Got none.")
-        samples = FromDataset(data)
+        samples, names = _of_dataset(data)
     else:
         raise PriorGraphError(
             f"'data' must be a tensor, a DataFrame or a map-style Dataset. Got {type(data).__name__}."
@@ -146,6 +155,14 @@ def samples_of(
             f"'data' must have one column a unit of the graph, {graph.state_dim}. Got {samples.units}."
         )
     return samples, names
+
+
+def _of_dataset(data: Any) -> tuple[Samples, tuple[str, ...]]:
+    """Samples of a dataset, and its ``class_names`` where it has them."""
+    if isinstance(data, NamedSamples):  # graphs one by one, and a table of the same
+        return InMemory(data.expression, data.labels, None), data.class_names
+    names = getattr(data, "class_names", ())
+    return FromDataset(data), tuple(names) if isinstance(names, (list, tuple)) else ()
 
 
 def _of_frame(frame: Any, labels: Any, graph: PriorGraph | None) -> tuple[Tensor, Any]:

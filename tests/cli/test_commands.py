@@ -292,3 +292,72 @@ def test_audit_of_bad_options_leaves_nothing(folder, kpnn, options, said):
     assert (status, out) == (1, "")
     assert said in err
     assert sorted(folder.iterdir()) == before
+
+
+def test_what_a_fit_leaves_out_is_told(folder, kpnn):
+    pytest.importorskip("lightning")
+    frame = pd.read_csv("cells.csv", index_col=0).rename(columns={"C": "c"})
+    frame["state"] = frame["state"].where(frame.index != "cell 7")
+    frame.to_csv("odd.csv")
+    how = ("fit", "--prior", "net.csv", *NET, "--data", "odd.csv", "--label", "state", "--quiet", *SMALL)
+    status, _, err = kpnn(*how, "--out", "run")
+    assert (status, err.count("\n")) == (1, 1)
+    assert "'cell 7'. Fill them in, or pass --missing-labels drop." in err
+    status, _, err = kpnn(*how, "--missing-labels", "drop", "--out", "run")
+    assert (status, err.count("\n")) == (1, 1)
+    assert "'C' (case: 'c'). Pass --missing mask to mask them" in err
+    assert "rename first (--rename auto)" in err
+    status, _, err = kpnn(*how, "--missing", "restrict", "--missing-labels", "drop", "--out", "run")
+    assert status == 0
+    assert "note: 1 of the 1 nodes that are not measured seem to be in the table under another name" in err
+    assert "edges lost        2 of 5 (40.0%)" in err
+    assert "samples dropped   1, without a label: cell 7" in err
+    assert json.loads(Path("run/run.json").read_text())["graph"]["nodes"] == 3
+    for rename in ("auto", "C=c"):
+        status, _, err = kpnn(*how, "--rename", rename, "--missing-labels", "drop", "--out", f"run {rename}")
+        assert status == 0, err
+        assert "edges lost" not in err
+        assert json.loads(Path(f"run {rename}/run.json").read_text())["graph"]["nodes"] == 4
+    status, _, err = kpnn(*how, "--rename", "C", "--out", "run C")
+    assert (status, err) == (1, "error: --rename must be OLD=NEW, with commas between. Got 'C'.\n")
+
+
+def test_a_first_column_of_texts_names_the_samples(folder, kpnn):
+    pytest.importorskip("lightning")
+    frame = pd.read_csv("cells.csv", index_col=0)
+    frame.rename_axis("patient").reset_index().to_csv("named.csv", index=False, sep=";")
+    how = ("fit", "--prior", "net.csv", *NET, "--data", "named.csv", "--label", "state", "--quiet", *SMALL)
+    status, _, err = kpnn(*how, "--out", "run")
+    assert (status, err) == (
+        1,
+        "error: The columns of named.csv must have ',' between them. Got one column, "
+        "'patient;D;state;B;A;C'. Pass --sep ;.\n",
+    )
+    assert kpnn(*how, "--sep", ";", "--out", "run")[0] == 0
+    assert sorted(pd.read_csv("run/split.csv")["sample"]) == sorted(frame.index)
+    status, _, err = kpnn("explain", "run", "--data", "named.csv", "--sep", ";", "--out", "answers")
+    assert status == 0, err
+
+
+def test_a_turned_table_is_known_by_its_names(folder, kpnn):
+    frame = pd.read_csv("cells.csv", index_col=0)
+    frame.T.rename_axis("gene").to_csv("turned.csv")
+    status, _, err = kpnn("audit", "--prior", "net.csv", *NET, "--data", "turned.csv", "--label", "state")
+    assert status == 1
+    assert err.rstrip().endswith("Pass --genes-in-rows.")
+
+
+def test_loops_of_the_model_are_in_no_picture_of_groups(folder, kpnn, fitted, monkeypatch):
+    pytest.importorskip("matplotlib")
+    from pyg_kpnn import explain
+
+    drawn = []
+    real = explain.plot_edge_heatmap
+    monkeypatch.setattr(
+        explain, "plot_edge_heatmap", lambda table, **how: drawn.append(table) or real(table, **how)
+    )
+    status, _, err = kpnn("explain", fitted, "--data", "cells.csv", "--label", "state", "--out", "answers")
+    assert status == 0, err
+    pairs = set(zip(drawn[0]["source"].astype(str), drawn[0]["target"].astype(str), strict=True))
+    assert pairs == {("A", "B"), ("A", "C"), ("B", "D"), ("C", "D"), ("D", "A")}
+    assert set(drawn[0]["group"]) == {"up", "down"}

@@ -161,8 +161,8 @@ def test_attractors_without_a_name_come_after_the_named_ones():
 
 def test_root_keeps_a_cache_for_each_choice(tmp_path, monkeypatch):
     calls = []
-    simulate = CuratedGRN._simulate
-    monkeypatch.setattr(CuratedGRN, "_simulate", lambda self: calls.append(1) or simulate(self))
+    simulate = CuratedGRN._read_samples
+    monkeypatch.setattr(CuratedGRN, "_read_samples", lambda self: calls.append(1) or simulate(self))
     base = {"name": "mcad", "num_cells": 13}
     first = CuratedGRN(tmp_path, **base)
     again = CuratedGRN(str(tmp_path), **base)
@@ -219,6 +219,7 @@ def test_transforms_and_filters(rooted, tmp_path):
     )
     assert len(cells) == len(kept)
     assert torch.equal(cells.expression, plain.expression[kept])
+    assert cells.sample_names == tuple(f"cell_{i}" for i in kept)
     assert torch.equal(cells[1].x, plain[kept[1]].x * 4)
     with pytest.raises(PriorGraphError, match="dropped all 60"):
         CuratedGRN(num_cells=60, pre_filter=lambda item: False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -108,7 +110,9 @@ def test_missing_nodes():
     [
         (dict, None, {}, "must be a pandas.DataFrame. Got dict"),
         (frame, None, {"genes_in_rows": "yes"}, "'genes_in_rows' must be True or False"),
-        (lambda: frame(a=["1", "2", "x"]), None, {}, r"Got '1' \(str\) in column 'a', row 's0'"),
+        (lambda: frame(a=["1", "2", "x"]), None, {}, r"Got 'x' \(str\) in column 'a', row 's2'\."),
+        (lambda: frame(a=["?", "2", "x"]), None, {}, r"Got '\?' .* row 's0', and 1 more in that"),
+        (lambda: frame(a=["1", "2", "3"]), None, {}, r"Got '1' \(str\) in column 'a', row 's0'\."),
         (lambda: frame(a=[1.0, [2], 3]), None, {}, r"Got \[2\] \(list\) in column 'a', row 's1'"),
         (lambda: frame(a=[1j, 2, 3]), None, {}, "in column 'a'"),
         (lambda: frame(a=pd.to_datetime(["2020"] * 3)), None, {}, "must be numbers. Got Timestamp"),
@@ -181,3 +185,53 @@ def test_proteins(data_dir):
     )
     assert 0.3 < mask[:, proteins].float().mean() < 0.45
     assert mask[:, sorted(set(range(graph.num_nodes)) - set(proteins))].all()
+
+
+def test_a_node_lost_to_its_spelling_is_told():
+    graph = PriorGraph.from_edges([("b", "a"), ("b", "c"), ("c", "b")])
+    table = frame(c=[1.0, 2.0, 3.0]).rename(columns={"a": "A "})
+    with pytest.warns(UserWarning, match=r"1 of the 1 nodes .* as 'a' under 'A '. Rename them first"):
+        data = from_frame(table, graph, missing="restrict")
+    assert repr(data) == "AlignedDataset(3 samples, 2 of 3 nodes)"
+    with pytest.warns(UserWarning, match="under another name"):
+        from_frame(table, graph, missing="mask")
+    renamed = graph.rename(data.report.renames())
+    assert repr(from_frame(table, renamed)) == "AlignedDataset(3 samples, 3 nodes)"
+
+
+def test_names_of_the_classes_of_samples(graph):
+    data = from_frame(frame(kind=["v", "u", "v"]), graph, "kind")
+    assert data.label_names == ("v", "u", "v")
+    assert data[[1, 2]].label_names == ("u", "v")
+    assert from_frame(frame(), graph).label_names == ()
+
+
+def test_blank_labels_are_none(graph):
+    table = frame(kind=["v", " ", "u"])
+    with pytest.raises(PriorGraphError, match="1 of 3 samples: 's1'"):
+        from_frame(table, graph, "kind")
+    data = from_frame(table, graph, "kind", missing_labels="drop")
+    assert (data.class_names, data.label_names, data.dropped) == (("u", "v"), ("v", "u"), ("s1",))
+
+
+def test_doubtful_labels_are_told(graph):
+    with pytest.warns(
+        UserWarning, match="'Pos' and 'pos ' in column 'kind' are two classes, which look like"
+    ):
+        from_frame(frame(kind=["pos ", "neg", "Pos"]), graph, "kind")
+    ages = pd.DataFrame({"a": range(60), "b": range(60), "age": [20 + i // 2 for i in range(60)]}, dtype=int)
+    with pytest.warns(UserWarning, match="30 whole numbers for 60 samples in column 'age' are taken for"):
+        from_frame(ages, graph, "age")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_frame(ages.assign(age=[i // 3 for i in range(60)]), graph, "age")  # 20 clusters
+
+
+def test_a_label_that_is_a_row(graph):
+    turned = frame(kind=["u", "v", "u"]).T.assign(a=1.0, b=2.0)
+    with pytest.raises(
+        PriorGraphError, match=r"Got 'kind', which is a row: the table is turned\. Pass genes_in"
+    ):
+        from_frame(turned, graph, "kind")
+    with pytest.raises(PriorGraphError, match="Got 'zzz', and columns 'b', 'age', 'a', 'kind'"):
+        from_frame(frame(), graph, "zzz")

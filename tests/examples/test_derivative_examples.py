@@ -65,13 +65,13 @@ def test_pictures_are_left_out_without_matplotlib(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    load("poisson").main(["--steps", "2", "--points", "20", "--plot", str(tmp_path / "a.png")])
-    load("interactions").main(["--samples", "100", "--epochs", "1", "--plot", str(tmp_path / "b.png")])
+    load("poisson").main(["--steps", "2", "--points", "20", "--figures", str(tmp_path)])
+    load("interactions").main(["--samples", "100", "--epochs", "1", "--figures", str(tmp_path)])
     assert capsys.readouterr().out.count("matplotlib is not installed") == 2
 
 
 def test_pictures_are_saved_with_matplotlib(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    load("poisson").main(["--steps", "2", "--points", "20", "--plot", str(tmp_path / "a.png")])
-    load("interactions").main(["--samples", "100", "--epochs", "1", "--plot", str(tmp_path / "b.png")])
-    assert {path.name for path in tmp_path.iterdir()} == {"a.png", "b.png"}
+    load("poisson").main(["--steps", "2", "--points", "20", "--figures", str(tmp_path)])
+    load("interactions").main(["--samples", "100", "--epochs", "1", "--figures", str(tmp_path)])
+    assert {path.name for path in tmp_path.iterdir()} == {"poisson.png", "interactions.png"}

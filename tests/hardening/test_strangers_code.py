@@ -76,7 +76,8 @@ def test_the_package_unpacks_no_archive_and_loads_no_pickle_and_reads_xml_in_one
         found.discard("xml.sax.saxutils")  # it escapes what is written, and parses nothing
         if path.name == "markup.py":  # expat, told to stop at the first entity or DOCTYPE
             found.discard("xml.parsers")
-        if path.name not in {"cache.py", "module.py"}:  # which only compare checksums
+        # two only compare checksums; raw.py reads single members of archives into memory, up to a bound
+        if path.name not in {"cache.py", "module.py", "raw.py"}:
             found |= {name for name in imported(tree) if name == "zipfile"}
         assert not found, (path, found)
         for node in ast.walk(tree):

@@ -109,8 +109,8 @@ def test_another_transform_than_the_cached_one_is_told(tmp_path):
 
 
 def test_an_interrupted_write_leaves_no_half_a_file(tmp_path, monkeypatch):
-    def half(value, path):
-        Path(path).write_bytes(b"half")
+    def half(value, file):
+        file.write(b"half")
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -121,7 +121,7 @@ def test_an_interrupted_write_leaves_no_half_a_file(tmp_path, monkeypatch):
     assert len(CuratedGRN(tmp_path, **CELLS)) == 20
 
 
-@pytest.mark.parametrize("key", ["expression", "labels", "class_names"])
+@pytest.mark.parametrize("key", ["expression", "labels", "class_names", "names"])
 @pytest.mark.parametrize(
     "value", [None, torch.zeros(3), torch.full((20,), 7), [1, 2], torch.zeros(20, 4), "ab"]
 )

@@ -238,3 +238,11 @@ def test_every_row_is_kept_or_dropped_with_its_line(tmp_path, on_duplicate):
         assert json.loads(json.dumps(report.to_dict()))["rows_dropped"] == len(gone)
 
     check()
+
+
+def test_names_that_look_alike_in_print():
+    graph = PriorGraph.from_edges([("caf\u00e9", "x"), ("cafe\u0301", "y"), ("F", "x"), ("f", "y")])
+    quirk = describe(graph).quirks[-1]
+    assert quirk.startswith("2 sets of names differing only in case, blanks or Unicode form: ")
+    assert "'caf\\xe9'" in quirk
+    assert "'cafe\\u0301'" in quirk

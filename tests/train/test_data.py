@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import Dataset
 
 from pyg_kpnn import PriorGraph, PriorGraphError
+from pyg_kpnn.datasets import CuratedGRN, from_frame
 from pyg_kpnn.train import PriorDataModule
 
 GRAPH = PriorGraph.from_edges([("b", "a"), ("c", "b"), ("a", "c")])
@@ -180,13 +181,88 @@ def test_labels(labels, expected, names):
     assert data.class_names == names
 
 
+class Mapped(Items):
+    def __getitem__(self, item: int):
+        return {"x": self.columns[0][item]}
+
+
+class Told(Blocks):
+    """Says its labels and classes, and counts the samples that are read."""
+
+    def __init__(self, *columns, **told) -> None:
+        super().__init__(*columns)
+        self.read = 0
+        self.__dict__.update(told)
+
+    def __getitem__(self, item: int):
+        self.read += 1
+        return super().__getitem__(item)
+
+
+X, Y = values(), torch.arange(60) % 2
+NAMES = ("dull", "bright", "never seen")
+
+
+@pytest.mark.parametrize("names", [NAMES, list(NAMES)])
+def test_a_dataset_says_its_labels_and_classes(names):
+    told = Told(X, Y, labels=Y, class_names=names)
+    data = PriorDataModule(told, standardise=False)
+    assert told.read == 1  # what a sample looks like
+    assert data.class_names == NAMES
+    assert parts(data) == parts(PriorDataModule(X, Y))
+    told.read = 0
+    PriorDataModule(told)
+    assert told.read == 1 + len(data.train_index)  # for the scaling
+
+
+@pytest.mark.parametrize("labels", [None, [0] * 60, "y", Y[:59], torch.tensor(3)])
+def test_a_dataset_with_other_labels_is_gone_through(labels):
+    told = Told(X, Y, labels=labels, class_names="ab")
+    data = PriorDataModule(told, standardise=False)
+    assert told.read == 61
+    assert data.class_names == ()
+    assert parts(data) == parts(PriorDataModule(X, Y))
+
+
+def test_numbers_and_no_labels_have_no_classes():
+    numbers = Told(X, Y.float(), labels=Y.float(), class_names=("a", "b"))
+    assert PriorDataModule(numbers, standardise=False).class_names == ()
+    assert numbers.read == 1
+    bare = Told(X, labels=Y, class_names=("a", "b"))
+    bare.columns = (X,)
+    data = PriorDataModule(bare, standardise=False)
+    assert (data.class_names, bare.read) == ((), 1)
+    assert parts(data) == parts(PriorDataModule(X))
+
+
+def test_aligned_samples_bring_their_classes():
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "c": X[:, 2]})
+    state = pd.Categorical.from_codes(Y, categories=NAMES)
+    aligned = from_frame(frame, GRAPH, pd.Series(state))
+    data = PriorDataModule(aligned)
+    assert data.class_names == NAMES
+    assert parts(data) == parts(PriorDataModule(X, Y))
+    assert PriorDataModule(from_frame(frame, GRAPH)).class_names == ()
+    assert PriorDataModule(aligned[:10]).class_names == NAMES
+
+
+def test_simulated_cells_are_their_table():
+    cells = CuratedGRN(name="mcad", num_cells=40)
+    data = PriorDataModule(cells[5:], graph=cells.graph)
+    plain = PriorDataModule(cells.expression[5:], cells.labels[5:])
+    assert data.class_names == cells.class_names == ("anterior", "posterior")
+    assert parts(data) == parts(plain)
+    for one, other in zip(data.val_dataloader(), plain.val_dataloader(), strict=True):
+        assert [torch.equal(a, b) for a, b in zip(one, other, strict=True)] == [True, True]
+
+
 def test_two_workers():
     data = PriorDataModule(values(), torch.arange(60) % 2, batch_size=32, num_workers=1)
     assert sum(len(y) for _, y in data.train_dataloader()) == len(data.train_index)
 
 
 FRAME = pd.DataFrame({"a": [1.0, 2.0], "b": [1.0, 2.0], "c": [1.0, 2.0], "cell": ["x", "y"]})
-X, Y = values(), torch.arange(60) % 2
+CELLS = CuratedGRN(name="mcad", num_cells=5)
 
 
 @pytest.mark.parametrize(
@@ -213,6 +289,10 @@ X, Y = values(), torch.arange(60) % 2
         ((Items(X, Y), Y), {}, "A dataset brings its labels and masks"),
         ((Items(X[:0]),), {}, "must have samples by number"),
         ((Items(X, Y, Y, Y),), {}, r"must be x, \(x, y\) or \(x, y, key_padding_mask\). Got 4 parts at 0"),
+        ((from_frame(FRAME, GRAPH, "cell").as_graphs(),), {}, r"must be x, \(x, y\) or .* Got Data at 0"),
+        ((Mapped(X),), {}, r"must be x, \(x, y\) or .* Got dict at 0"),
+        ((CELLS,), {"graph": GRAPH}, "one column a unit of the graph, 3. Got 5"),
+        ((CELLS, CELLS.labels), {}, "A dataset brings its labels and masks"),
         ((Items(Y),), {}, "must be a row of floating-point values"),
         ((X,), {"val_fraction": 1.0}, "'val_fraction' must be a number from 0 to below 1. Got 1.0"),
         ((X,), {"test_fraction": -0.1}, "'test_fraction' must be"),

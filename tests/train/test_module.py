@@ -413,7 +413,7 @@ def test_resuming_another_graph_changes_nothing(trained):
 def test_saving_is_all_or_nothing(trained, tmp_path, monkeypatch):
     path = tmp_path / "m.ckpt"
     path.write_bytes(b"old")
-    monkeypatch.setattr(torch, "save", lambda value, file: (file.write_bytes(b"half"), 1 / 0))
+    monkeypatch.setattr(torch, "save", lambda value, file: (file.write(b"half"), 1 / 0))
     with pytest.raises(ZeroDivisionError):
         trained[0].save(path)
     assert path.read_bytes() == b"old"
@@ -479,7 +479,7 @@ def test_bad_fits():
     with pytest.raises(PriorGraphError, match="'mode' must be"):
         fit(classifier(), data(), mode="best")
     five = PriorDataModule(torch.randn(20, 5), torch.arange(20) % 3)
-    with pytest.raises(PriorGraphError, match=r"one column a unit of the prior, 4. Got 5"):
+    with pytest.raises(PriorGraphError, match=r"one column a unit of the model's prior, 4. Got 5"):
         fit(classifier(), five, max_epochs=1, quiet=True, accelerator="cpu")
     module = PriorTransformerModule(classifier(), schedule="cosine")
     with pytest.raises(PriorGraphError, match=r"max_epochs of at least 1. Got -1"):
