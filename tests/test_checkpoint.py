@@ -342,8 +342,15 @@ def test_other_indices_are_refused_beside_the_right_digest():
 
 @pytest.mark.parametrize(
     "value",
-    [torch.tensor(SOURCE).float(), torch.tensor(SOURCE) + 0j, SOURCE, "0", torch.tensor(SOURCE).numpy()],
-    ids=["float", "complex", "list", "str", "ndarray"],
+    [
+        torch.tensor(SOURCE).float(),
+        torch.tensor(SOURCE) + 0j,
+        torch.tensor(SOURCE)[None],
+        SOURCE,
+        "0",
+        torch.tensor(SOURCE).numpy(),
+    ],
+    ids=["float", "complex", "one_row", "list", "str", "ndarray"],
 )
 def test_indices_of_another_kind_are_refused(value):
     layer = make(0)
@@ -418,6 +425,23 @@ def test_identity_matrix(own, saved, door, strict):
         assert_refused(model, load, match="identity")
     assert layer.identity == own
     assert ("identity" in layer.state_dict()) == (own is not None)
+
+
+@pytest.mark.parametrize(
+    ("saved", "shown"),
+    [("k", "k"), ("k" * 24, "k" * 24), ("0123456789ab" + "k" * 13, "0123456789ab…")],
+    ids=["short", "24", "25"],
+)
+def test_a_long_identity_is_shown_by_its_first_twelve_characters(saved, shown):
+    layer, state = make(0, identity="mine"), make(1, identity=saved).state_dict()
+    assert_refused(layer, lambda: layer.load_state_dict(state), match=f"'mine', the checkpoint '{shown}'\\.")
+
+
+def test_identities_that_begin_alike_are_shown_as_far_as_they_differ():
+    own = "0123456789ab" + "k" * 13
+    layer, state = make(0, identity=own), make(1, identity=own + "z" * 30).state_dict()
+    match = f"identity '{own}', the checkpoint '{own}{'z' * 24}'\\."
+    assert_refused(layer, lambda: layer.load_state_dict(state), match=match)
 
 
 def test_refusals_are_value_errors_that_print_no_numbers_of_tensors():

@@ -190,12 +190,12 @@ class MatchReport:
         return listing(shown, len(names))
 
     def __str__(self) -> str:
-        lost = (f"{show(source)} -> {show(target)}" for source, target in self.edges_lost[:5])
+        lost = (f"{show(source)} -> {show(target)}" for source, target in self.edges_lost)
         lines = [
             f"matched           {len(self.matched)} of {self.num_nodes} nodes ({self.share_matched:.1%})",
             f"not in the data   {len(self.missing)} nodes" + _after(self.missing_shown()),
             f"not in the prior  {len(self.extra)} of {self.num_features} features ({self.share_extra:.1%})"
-            + _after(listing(map(show, self.extra[:6]), len(self.extra))),
+            + _after(listing(map(show, self.extra), len(self.extra))),
             f"edges lost        {self.num_edges_lost} of {self.graph.num_edges} ({self.share_edges_lost:.1%})"
             + _after(listing(lost, self.num_edges_lost)),
         ]

@@ -98,9 +98,17 @@ def renamed(graph: PriorGraph, mapping: Mapping[Any, Any] | Callable[[str], Any]
     edges = np.lexsort((target, source))
     widths = np.asarray(graph.node_widths)
     whole = orders[0] if len(orders) == 1 else np.concatenate([orders[0], orders[1] + cut])
+    own = widths[whole].tolist()
+    units: dict[str, int] = {}
+    for name, width in zip(names, own, strict=True):
+        if units.setdefault(name, width) != width:
+            raise PriorGraphError(
+                f"A name on both sides must have one width. Got {units[name]} and {width} for {show(name)} "
+                "after renaming. Choose another name."
+            )
     return PriorGraph(
         tuple(names),
-        tuple(widths[whole].tolist()),
+        tuple(own),
         source[edges].astype(np.int32),
         target[edges].astype(np.int32),
         None if graph._sign is None else graph._sign[edges],

@@ -119,6 +119,10 @@ def finish(
         rows.drop(loop & source.notna().to_numpy(), "self-loop (drop_self_loops=True)")
     more = None if nodes is None else name_list(nodes, "nodes")
     sides = rows.sides
+    if not len(rows.columns["source"]):
+        raise PriorGraphError(
+            f"A graph must have at least one edge. Got no rows in {rows.file}. Check the file or the filter."
+        )
     if sides is not None:
         # assemble wants every name of a side; those of the rows come first so that it can check them
         sides = tuple(  # type: ignore[assignment]

@@ -624,6 +624,15 @@ def test_relu_has_values_and_no_derivatives():
 # arguments
 
 
+def test_the_function_has_the_defaults_of_the_class():
+    found, expected = make_attention_jet_mlp(3, 5), AttentionJetMLP(3, 5, dtype=D)
+    assert found.depth == 2
+    assert repr(found) == repr(expected)
+    assert found.state_dict().keys() == expected.state_dict().keys()
+    x = torch.randn(7, 3, dtype=D)
+    assert torch.equal(found(x), expected(x))
+
+
 @pytest.mark.parametrize("build", [AttentionJetMLP, make_attention_jet_mlp])
 @pytest.mark.parametrize(
     ("change", "message"),

@@ -391,3 +391,12 @@ def test_fixed_edges_explained_with_other_edges_are_refused(loops):
     if loops:
         with pytest.raises(PriorGraphError, match="each of the 3 edges the layer was given"):
             explained(torch.stack([layer.source_index, layer.target_index]))
+
+
+@pytest.mark.parametrize("shape", [(), (1, 3), (3, 1), (4,), (0,)], ids=str)
+def test_edge_masks_of_another_shape_are_refused(shape):
+    layer = PackedMultiheadAttention([0, 1, 2], [1, 1, 0], 3, 3, 4, 2, add_self_loops=False)
+    x = torch.randn(3, 4)
+    set_masks(layer, torch.ones(shape), layer.given_edge_index, apply_sigmoid=False)
+    with pytest.raises(PriorGraphError, match=r"one entry for each of the 3 edges.*got shape"):
+        layer(x, x, x)

@@ -15,6 +15,7 @@ from torch import nn
 import pyg_kpnn
 from pyg_kpnn import PriorGraph, PriorGraphError
 from pyg_kpnn.nn import PackedMultiheadAttention
+from pyg_kpnn.ops import rows
 from pyg_kpnn.ops.dropout import draw_seed
 
 # 7 keys, 5 queries; query 3 has no key, key 6 is read by nobody.
@@ -913,6 +914,7 @@ def _refusals():
         yield True, {**x, name: tensor.transpose(0, 1)}, f"{name} must hold . tokens along axis -2"
         yield True, {**x, name: tensor[0]}, "must have the same batch axes"
         yield True, {**x, name: tensor[:2]}, "must have the same batch axes"
+        yield True, {**x, name: torch.cat([tensor, tensor])}, "must have the same batch axes"
         yield True, {**x, name: tensor[None]}, "must have the same batch axes"
     turned = {name: tensor.transpose(0, 1) for name, tensor in x.items()}
     for name, tensor in turned.items():
@@ -965,7 +967,7 @@ def test_messages_print_no_tensor(name):
 def test_replaced_projection_of_the_wrong_width(name, sizes):
     layer = make(dtype=torch.float32)
     setattr(layer, name, nn.Linear(*sizes))
-    with pytest.raises(PriorGraphError, match=f"{name} must"):
+    with pytest.raises(PriorGraphError, match=f"{name} must return 6 channels, got {sizes[1]}\\."):
         layer(*tokens(3, dtype=torch.float32))
 
 
@@ -1122,6 +1124,33 @@ def test_one_product_for_three_projections_equals_three():
         torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_projections_of_the_same_tokens_are_one_product(monkeypatch, bias):
+    layer = PackedMultiheadAttention([0, 1, 2, 1], [1, 2, 0, 0], 3, 3, 8, 2, bias=bias)
+    x, widths = torch.randn(5, 3, 8), []
+    plain = rows.linear
+
+    def linear(tokens, weight, bias):
+        widths.append(len(weight))
+        return plain(tokens, weight, bias)
+
+    monkeypatch.setattr(rows, "linear", linear)
+    layer(x, x, x)
+    assert widths == [3 * 8]
+    layer(x, x.clone(), x)
+    assert widths == [3 * 8]
+
+
+@pytest.mark.parametrize("name", ["q_proj", "k_proj", "v_proj"])
+def test_one_projection_without_a_bias(name):
+    layer = PackedMultiheadAttention([0, 1, 2, 1], [1, 2, 0, 0], 3, 3, 8, 2)
+    for projection in (layer.q_proj, layer.k_proj, layer.v_proj):
+        nn.init.normal_(projection.bias)
+    setattr(layer, name, nn.Linear(8, 8, bias=False))
+    x = torch.randn(5, 3, 8)
+    torch.testing.assert_close(layer(x, x, x)[0], layer(x, x.clone(), x.clone())[0])
+
+
 @pytest.mark.parametrize("name", ["q_proj", "k_proj", "v_proj"])
 @pytest.mark.parametrize("kind", ["hook", "pre_hook", "parametrization", "subclass"])
 def test_a_watched_or_changed_projection_is_called_itself(name, kind):
@@ -1147,3 +1176,14 @@ def test_a_watched_or_changed_projection_is_called_itself(name, kind):
     together, apart = layer(x, x, x)[0], layer(x, x.clone(), x.clone())[0]
     torch.testing.assert_close(together, apart)
     assert not torch.allclose(together, before)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(3, 5), (5, 3)])
+def test_self_loops_need_as_many_queries_as_keys(queries, keys):
+    with pytest.raises(PriorGraphError, match=f"query_features == key_features, got {queries} and {keys}"):
+        PackedMultiheadAttention([0, 1], [1, 2], queries, keys, 4, 2, add_self_loops=True)
+
+
+def test_kdim_and_vdim_of_any_size():
+    layer = PackedMultiheadAttention([0, 1], [1, 2], 3, 3, 1024, 2, kdim=int("1024"), vdim=int("1024"))
+    assert layer.embed_dim == 1024

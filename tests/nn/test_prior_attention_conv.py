@@ -244,6 +244,13 @@ def test_self_loops_given_or_added(backend, chunk):
     close(added(x, everything), plain(x, everything))
 
 
+@pytest.mark.parametrize("heads", [1, 3])
+def test_loops_are_added_for_any_number_of_heads(backend, heads):
+    added, plain = (make(4, 5, heads=heads, backend=backend, add_self_loops=loops) for loops in (True, False))
+    loops = torch.arange(7).expand(2, -1)
+    close(added(features(), SIMPLE), plain(features(), torch.cat([SIMPLE, loops], dim=1)))
+
+
 def test_added_loops_have_no_features(backend):
     added, plain = (make(backend=backend, edge_dim=2, add_self_loops=loops) for loops in (True, False))
     attr = torch.randn(10, 2, dtype=torch.float64)
@@ -342,6 +349,17 @@ def test_lazy_width():
     both = PriorAttentionConv((-1, -1), 3)
     assert both((features(nodes=5, width=2).float(), x), EDGES[:, [0]]).shape == (7, 3)
     assert (both.lin_key.weight.shape, both.lin_query.weight.shape) == ((3, 2), (3, 4))
+
+
+def test_projections_of_torch_serve_as_well():
+    conv = make()
+    expected = conv(features(), EDGES)
+    for name in ("lin_key", "lin_query", "lin_value", "lin_skip"):
+        ours = getattr(conv, name)
+        theirs = torch.nn.Linear(4, 6).double()
+        theirs.load_state_dict(ours.state_dict())
+        setattr(conv, name, torch.nn.Sequential(theirs))
+    close(conv(features(), EDGES), expected)
 
 
 def test_hand_made_neighbour_batch_equals_the_full_graph():
@@ -676,7 +694,9 @@ def test_numpy_widths_are_stored_as_python_numbers(width):
         (None, {"edge_index": None}, "edge_index must be"),
         (None, {"edge_index": EDGES.float()}, "edge_index must be an integer tensor"),
         (None, {"edge_index": EDGES[0]}, "edge_index must have shape"),
+        (None, {"edge_index": EDGES[:, 0]}, "edge_index must have shape"),
         (None, {"edge_index": EDGES.T}, "edge_index must have shape"),
+        (None, {"edge_index": EDGES[:1]}, "edge_index must have shape"),
         (None, {"edge_index": EDGES + 1}, r"source index must be in \[0, 7\), got 7 at edge 5"),
         (None, {"edge_index": EDGES - 1}, r"source index must be in \[0, 7\), got -1 at edge 0"),
         (None, {"edge_attr": torch.zeros(11, 2)}, "edge_attr needs edge_dim"),
@@ -686,8 +706,13 @@ def test_numpy_widths_are_stored_as_python_numbers(width):
         (2, {"edge_attr": torch.zeros(11)}, r"edge_attr must have shape \(\.\.\., 11, 2\)"),
         (None, {"edge_bias": torch.zeros(10)}, "bias must have shape"),
         (None, {"edge_bias": torch.zeros(11, 3)}, "bias must have shape"),
+        (None, {"edge_bias": torch.tensor(0.0)}, r"bias must (have shape|be a floating-point tensor with)"),
+        (None, {"x": features()[0].float()}, r"x must be floating point of shape \(\.\.\., N, 4\)"),
         (None, {"x": [[0.0] * 4] * 7}, "x must be a tensor or a tuple of two"),
         (None, {"x": (features().float(), None)}, "x must be a tensor or a tuple of two"),
+        (None, {"x": (features().float(),)}, "x must be a tensor or a tuple of two"),
+        (None, {"x": (features().float(),) * 3}, "x must be a tensor or a tuple of two"),
+        (None, {"x": ()}, "x must be a tensor or a tuple of two"),
     ],
 )
 @pytest.mark.parametrize("loops", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 
 import pytest
 import torch
@@ -261,6 +262,8 @@ BIPARTITE = PriorGraph.bipartite([("a", "p"), ("b", "p")])
         (PriorGraph.from_edges([("a", "b"), ("b", "a")], weight=[1.0, 0.0]), {"edge_bias": "log_weight"},
          "needs positive weights; b -> a has 0.0"),
         (PriorGraph.from_edges([("a", "b")], weight=[-2.0]), {"edge_bias": "log_weight"}, "a -> b has -2.0"),
+        (PriorGraph.from_edges([("a", "b"), ("b", "a"), ("c", "a")], weight=[1.0, -3.0, 0.0]),
+         {"edge_bias": "log_weight"}, "b -> a has -3.0"),
     ],
 )  # fmt: skip
 def test_refused_at_construction(graph, options, fragment):
@@ -289,7 +292,7 @@ def test_layer_refused_at_construction(graph, options, fragment):
 @pytest.mark.parametrize(
     "x",
     [values().long(), values().bool(), values(3, 4), values()[0], values().unsqueeze(0), values().T, None,
-     values().tolist(), values().numpy(), values().to(torch.complex64)],
+     values().unsqueeze(-1), values().tolist(), values().numpy(), values().to(torch.complex64)],
 )  # fmt: skip
 def test_refused_values(x):
     with pytest.raises(PriorGraphError, match=r"x must be floating point of shape \(B, 5\)"):
@@ -330,6 +333,27 @@ def test_reset_parameters_draws_everything_anew():
     torch.manual_seed(99)
     again.reset_parameters()
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), again.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"embed_dim": 15, "num_heads": 5, "num_layers": 3, "readout": "node", "num_classes": None}
+        | {"edge_bias": None, "dropout": 0.0, "add_self_loops": True, "chunk_size": None},
+        {"embed_dim": 14, "num_heads": 7, "num_layers": 1, "readout": "class", "num_classes": 4}
+        | {"edge_bias": "sign", "dropout": 0.25, "add_self_loops": False, "chunk_size": 3},
+        {"embed_dim": 3, "num_heads": 1, "num_layers": 2, "readout": "graph", "num_classes": None}
+        | {"edge_bias": "log_weight", "dropout": 0.5, "add_self_loops": True, "chunk_size": 2},
+    ],
+    ids=["node", "class", "graph"],
+)
+def test_config_builds_the_same_model(options):
+    graph = PriorGraph.from_edges(EDGES, sign=[1, -1, 1, 0, 1, -1, 1], weight=[1, 3, 2, 5, 0.5, 1, 4])
+    model = PriorTransformer(graph, **options).eval()
+    assert model.config == json.loads(json.dumps(model.config)) == options
+    again = PriorTransformer(graph, **model.config).eval()
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(again(values()), model(values()))
 
 
 def test_one_seed_one_model():

@@ -11,6 +11,7 @@ from torch.func import jacfwd, jacrev
 
 from pyg_kpnn import PriorGraph, PriorGraphError, PriorTransformer
 from pyg_kpnn.jets import JetSpace
+from pyg_kpnn.nn import transformer_jet as module
 from pyg_kpnn.nn.jet_checks import jet_refusal
 from pyg_kpnn.nn.transformer_jet import transformer_jet
 
@@ -174,6 +175,8 @@ def replace(path, module):
         (replace("layers.0.attention.k_proj", nn.Identity()), r"layers\.0\.attention\.k_proj.*Identity"),
         (replace("layers.1.attention_norm", nn.RMSNorm(6)), r"layers\.1\.attention_norm .*got RMSNorm"),
         (replace("norm", nn.LayerNorm((7, 6))), r"norm to be LayerNorm"),
+        (replace("norm", nn.LayerNorm(())), r"norm to be LayerNorm"),
+        (replace("layers.0.feedforward.1", nn.LayerNorm((7, 6))), r"do not know layers\.0\.feedforward\.1"),
         (replace("head", nn.Bilinear(6, 6, 1)), r"do not know head: Bilinear"),
         (replace("layers.1", nn.Identity()), r"layers\.1 to be PriorTransformerLayer, got Identity"),
         (lambda model: model.head.register_forward_hook(lambda *_: None), r"hooks do, and head \(Linear\)"),
@@ -235,6 +238,10 @@ def test_refuses_values_models_and_heads():
         transformer_jet(model, x, inputs=["a"])
     with pytest.raises(PriorGraphError, match=r"x must be floating point of shape \(B, 7\)"):
         transformer_jet(model, x[:, 1:], inputs=["a"])
+    with pytest.raises(PriorGraphError, match=r"x must be floating point of shape \(B, 7\).*got \(7,\)"):
+        transformer_jet(model, x[0], inputs=["a"])
+    with pytest.raises(PriorGraphError, match=r"x must be floating point of shape \(B, 7\).*got \(2, 7, 1\)"):
+        transformer_jet(model, x.unsqueeze(-1), inputs=["a"])
     with pytest.raises(PriorGraphError, match="outputs must be None"):
         transformer_jet(model, values(), inputs=["a"], outputs=[0])
     with pytest.raises(PriorGraphError, match="model must be a PriorTransformer, got Linear"):
@@ -242,3 +249,35 @@ def test_refuses_values_models_and_heads():
     model.head = nn.Linear(6, 2).to(D)
     with pytest.raises(PriorGraphError, match="head must give one number"):
         transformer_jet(model, values(), inputs=["a"])
+
+
+@pytest.mark.parametrize("readout", ["node", "graph", "class"])
+def test_a_readout_that_was_read_from_a_file(readout):
+    options = {"num_classes": 3} if readout == "class" else {}
+    models = [build(num_layers=1, readout=word, **options) for word in (readout, readout[:1] + readout[1:])]
+    assert models[0].readout is not models[1].readout
+    for outputs in (None, {"node": ["t", "a"], "class": [2, 0]}.get(readout)):
+        one, other = (transformer_jet(model, values(), inputs=["a"], outputs=outputs) for model in models)
+        close(one, other)
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [[(i, j) for i in range(20) for j in range(20)], [(i, i + 1) for i in range(80)]],
+    ids=["many_edges", "many_units"],
+)
+def test_many_samples_are_taken_a_block_at_a_time(pairs, monkeypatch, largest_tensor):
+    graph = PriorGraph.from_edges(pairs)
+    model, x = build(graph, embed_dim=8, num_layers=1), values(64, graph)
+    block = 2**17
+    with largest_tensor() as record:
+        whole = transformer_jet(model, x, inputs=["3", "5"])
+    assert record.numel > block * 2  # a block as it is holds more than these samples
+    monkeypatch.setattr(module, "_BLOCK", block)
+    with largest_tensor() as record:
+        pieces = transformer_jet(model, x, inputs=["3", "5"])
+    close(pieces, whole)
+    # what is counted are products of two jets: the largest tensor is about as large
+    assert block / 2 < record.numel < block * 2
+    monkeypatch.setattr(module, "_BLOCK", 1)  # not even one sample fits
+    close(transformer_jet(model, x[:3], inputs=["3", "5"]), whole[:3])

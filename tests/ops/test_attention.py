@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from pyg_kpnn.ops import BACKENDS, EdgeLayout, backends, edge_attention
 from pyg_kpnn.ops.attention import _choose
 from pyg_kpnn.ops.dropout import draw_seed, keep_mask
 from pyg_kpnn.ops.native_library import native_missing
+from pyg_kpnn.ops.scatter_kernel import scatter_missing
 
 BIASES = ["none", "edge", "edge_head", "sample"]
 
@@ -321,6 +323,18 @@ def test_vmap(problem, backend, chunk):
         torch.testing.assert_close(mixed[:, i], expected, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_vmap_over_one_of_two_leading_axes(problem, backend, chunk, axis):
+    p = problem(lead=(2, 3))
+
+    def sample(query, key, value):
+        return edge_attention(query, key, value, p.layout, chunk_size=chunk, backend=backend)[0]
+
+    arguments = (p.query, p.key, p.value)
+    found = torch.func.vmap(sample, in_dims=axis, out_dims=axis)(*arguments)
+    torch.testing.assert_close(found, sample(*arguments), rtol=1e-12, atol=1e-13)
+
+
 def test_per_sample_gradients(problem, backend, chunk):
     p = problem()
 
@@ -599,6 +613,17 @@ def test_backends_list():
     assert status["torch"] == (True, "")
     for available, reason in status.values():
         assert available is (reason == "")
+
+
+def test_a_torch_scatter_of_another_torch_is_not_used(monkeypatch, tmp_path):
+    (tmp_path / "torch_scatter.py").write_text("raise OSError('undefined symbol: at\\nin libtorch.so')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch_scatter", raising=False)
+    scatter_missing.cache_clear()
+    try:
+        assert backends()["scatter"] == (False, "torch_scatter cannot be imported: undefined symbol: at")
+    finally:
+        scatter_missing.cache_clear()
 
 
 @pytest.mark.usefixtures("without_scatter")

@@ -7,7 +7,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from pyg_kpnn.ops import EdgeLayout
-from pyg_kpnn.ops.kernels import dot, mix, segment_softmax
+from pyg_kpnn.ops.kernels import _TILE, _tiles, dot, mix, segment_softmax
 
 # Sorted edges: 1 -> 0, 0 -> 2, 1 -> 2; source 2 and target 1 have none.
 BY_HAND = EdgeLayout(torch.tensor([[0, 1, 1], [2, 0, 2]]), 3, 3)
@@ -66,6 +66,19 @@ def test_softmax_of_silent_edges_is_zero(kernel):
     assert weights.tolist() == [0.0, 0.0, 1.0]
     weights.sum().backward()
     assert scores.grad.tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("width", [1, 1000, 20_001, 2**18, 2**20])
+def test_what_is_gathered_at_a_time_fits_the_cache_and_fills_it(any_chunk, width, random_case):
+    layout, batch = random_case[0], 11
+    chunk = 13 if any_chunk is None else any_chunk
+    seen = torch.zeros(batch, 13, dtype=torch.int64)
+    for samples, edges in _tiles(batch, layout, width, any_chunk):
+        seen[samples, edges] += 1
+        fits = samples.stop - samples.start
+        assert fits == 1 or fits * min(chunk, 13) * width <= _TILE
+        assert (fits + 1) * min(chunk, 13) * width > _TILE
+    assert torch.equal(seen, torch.ones_like(seen))
 
 
 def test_each_sum_is_the_adjoint_of_the_other(kernel, any_chunk, random_case):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from pyg_kpnn.errors import PriorGraphError
 from pyg_kpnn.ops import EdgeLayout
+from pyg_kpnn.ops.layout import _size
 
 # 3 sources, 4 targets; target 2 has no edge, source 1 none, and edge 0 comes twice.
 BY_HAND = torch.tensor([[2, 0, 0, 2, 2], [3, 3, 0, 1, 3]])
@@ -139,6 +141,8 @@ def test_later_writes_do_not_reach_the_layout():
         (BY_HAND.bool(), "dtype torch.bool"),
         (BY_HAND.to(torch.complex64), "dtype torch.complex64"),
         (BY_HAND[0], r"shape \(2, E\).*\(5,\)"),
+        (BY_HAND[:, 0], r"shape \(2, E\).*\(2,\)"),
+        (BY_HAND[0, 0], r"shape \(2, E\).*\(\)"),
         (BY_HAND.T, r"shape \(2, E\).*\(5, 2\)"),
         (BY_HAND.unsqueeze(0), r"shape \(2, E\).*\(1, 2, 5\)"),
         (torch.tensor([[0, 3], [0, 0]]), r"source index must be in \[0, 3\), got 3 at edge 1"),
@@ -150,3 +154,17 @@ def test_later_writes_do_not_reach_the_layout():
 def test_refused(edge_index, fragment):
     with pytest.raises(PriorGraphError, match=fragment):
         EdgeLayout(edge_index, 3, 4)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**30, 2**31 - 1, np.uint8(255)])
+def test_sizes_that_fit_32_bits(size):
+    assert _size("num_sources", size) == int(size)
+    assert type(_size("num_sources", size)) is int
+
+
+@pytest.mark.parametrize("size", [-1, 2**31, 2**63, 1.0, True, None, "3"])
+@pytest.mark.parametrize("name", ["num_sources", "num_targets"])
+def test_sizes_that_are_refused(name, size):
+    sizes = {"num_sources": 3, "num_targets": 4, name: size}
+    with pytest.raises(PriorGraphError, match=rf"{name} must be (an integer >= 0|below 2\*\*31), got"):
+        EdgeLayout(BY_HAND, **sizes)

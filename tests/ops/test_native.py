@@ -147,9 +147,10 @@ def test_views_are_read_where_they_lie(heads, width):
     assert torch.equal(edge_attention(*spread, layout, backend="native")[0][2], expected[0])
 
 
+@pytest.mark.parametrize("nodes", [1, 7])
 @pytest.mark.parametrize("width", [1, 2, 4, 5, 16])
-def test_rows_of_any_strides_are_read_right(width):
-    layout, tensors, *_ = problem(3, width, torch.float32, batch=2)
+def test_rows_of_any_strides_are_read_right(width, nodes):
+    layout, tensors, *_ = problem(3, width, torch.float32, batch=2, targets=nodes, sources=nodes)
     tensors = [t.detach() for t in tensors]
     expected = edge_attention(*tensors, layout, backend="native")[0]
     for order in itertools.permutations(range(4)):  # which axis lies innermost, which outermost
@@ -183,6 +184,16 @@ def test_forward_mode_is_right_and_not_zero():
     for mine, theirs in zip(found, expected, strict=True):
         assert mine.abs().max() > 0.01
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves_are_kept_for_backward_as_halves(dtype):
+    layout, tensors, *_ = problem(2, 4, dtype)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t), t)[1], lambda t: t):
+        edge_attention(*tensors, layout, backend="native")
+    assert sum(t.dtype == dtype for t in kept) == 3  # query, key and value
+    assert sum(t.numel() for t in kept if t.dtype == torch.float32) == 3 * 11 * 2 * (4 + 2)  # results, sums
 
 
 def test_weights_have_gradients():

@@ -127,6 +127,7 @@ def test_hints(node, feature, reason):
         ("ABCC2", "ASCC2"),  # short: both are genes
         ("apoptosis", "apoptessas"),
         ("abcdefgh", "bcdefghi"),  # a shift shares all but one letter, but is no slip
+        ("xababyz", "xbabayz"),  # no more is a row of letters turned round
         ("...", "---"),
         ("x" * 300, "X" * 300),
     ],
@@ -152,6 +153,13 @@ def test_ambiguous_hints_are_shown_but_not_proposed():
     assert report.renames() == {"MAX": "max"}
     assert "'tp53' or 'Tp53'" in str(report)
     assert report.to_frame().set_index("name").loc["myc", "hint"] == "MYC; Myc"
+
+
+def test_every_feature_one_slip_away_is_shown():
+    report = match(
+        PriorGraph.from_edges([("apoptosis", "hub")]), ["hub", "apuptosis", "apyptosis", "apiptosis"]
+    )
+    assert report.hints == (("apoptosis", ("apuptosis", "apyptosis", "apiptosis"), "spelling"),)
 
 
 def test_hint_work_is_linear(monkeypatch):
@@ -253,6 +261,11 @@ def test_the_summary_is_short():
     text = str(match(graph, [f"x{i}" for i in range(500)]))
     assert len(text) < 700
     assert "and 496 more" in text  # 501 nodes, five shown
+    (lost,) = (line for line in text.splitlines() if line.startswith("edges lost"))
+    assert lost.count(" -> 'hub'") == 5
+    assert "and 495 more" in lost
+    (extra,) = (line for line in text.splitlines() if line.startswith("not in the prior"))
+    assert extra.endswith("'x0', 'x1', 'x2', 'x3', 'x4' and 495 more")
 
 
 @pytest.mark.parametrize(

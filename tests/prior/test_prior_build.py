@@ -159,6 +159,17 @@ def test_ids_that_clash_are_refused(pairs, words):
         PriorGraph.from_edges(pairs)
 
 
+def test_objects_that_read_alike_are_not_taken_for_one():
+    class Gene:
+        def __str__(self):
+            return "Gata1"
+
+    one, other = Gene(), Gene()
+    assert PriorGraph.from_edges([(one, "x"), (one, "y")]).num_nodes == 3
+    with pytest.raises(PriorGraphError, match=r"distinct as text.*at row 1.*both would be 'Gata1'"):
+        PriorGraph.from_edges([(one, "x"), (other, "y")])
+
+
 def test_clashes_across_columns_and_nodes():
     with pytest.raises(PriorGraphError, match="Got 1 and '1'"):
         PriorGraph.from_pandas(frame([1, 2], ["1", "3"]))
@@ -172,6 +183,25 @@ def test_clashes_across_columns_and_nodes():
 
 def test_a_nul_does_not_end_a_name():
     assert PriorGraph.from_edges([("a\0", "b"), ("a", "b")]).nodes == ("a", "a\0", "b")
+
+
+def test_numbers_of_every_size_and_sign_are_names():
+    assert PriorGraph.from_edges([(-2.5, "a"), (-1.5, "a"), (-0.0, "a")]).nodes == (
+        "-1.5",
+        "-2.5",
+        "0.0",
+        "a",
+    )
+    assert PriorGraph.from_edges([("a", "b")], nodes=[-2.5, -1.5]).num_nodes == 4
+    large = np.array([[2**63 + 1, 2**64 - 1]], dtype=np.uint64)  # beyond int64
+    assert PriorGraph.from_edges(large).nodes == ("18446744073709551615", "9223372036854775809")
+
+
+def test_an_array_of_pairs_is_a_sequence_of_pairs():
+    pairs = np.empty(2, dtype=object)
+    pairs[:] = [("a", "b"), ("b", "c")]
+    assert PriorGraph.from_edges(pairs) == PriorGraph.from_edges([("a", "b"), ("b", "c")])
+    assert PriorGraph.from_edges(np.array([["a", "b"], ["b", "c"]])).edges == (("a", "b"), ("b", "c"))
 
 
 def test_float_ids_read_alike_in_every_container():
@@ -191,6 +221,8 @@ def test_float_ids_read_alike_in_every_container():
         (5, "Got int"),
         ({"a": "b"}, "Got dict"),
         (np.zeros((2, 3), dtype=int), r"shape \(E, 2\). Got \(2, 3\)"),
+        (np.arange(4), r"shape \(E, 2\). Got \(4,\)"),
+        (np.zeros((1, 2, 2), dtype=int), r"shape \(E, 2\). Got \(1, 2, 2\)"),
         (frame(["a"], ["b"]), "from_pandas"),
     ],
 )
@@ -305,6 +337,14 @@ def test_duplicates_error_lists_them():
         PriorGraphError, match=r"2 duplicate row.*row 2 \(a -> b\) repeats row 0.*row 3 \(a -> b\)"
     ):
         PriorGraph.from_edges(TWICE)
+
+
+def test_each_duplicate_is_told_beside_the_first_row_of_its_own_edge():
+    pairs = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("d", "e"), ("b", "c"), ("d", "e")]
+    with pytest.raises(PriorGraphError, match="3 duplicate row") as caught:
+        PriorGraph.from_edges(pairs)
+    for again, first, edge in ((5, 1, "b -> c"), (4, 3, "d -> e"), (6, 3, "d -> e")):
+        assert f"row {again} ({edge}) repeats row {first} ({edge})" in str(caught.value)
 
 
 def test_first_and_max():

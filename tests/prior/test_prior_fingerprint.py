@@ -80,6 +80,7 @@ BASE = {"kpnn2_spec": 1, "layout": "adjacency", "edges": [["a", "b"]]}
         ({**BASE, "edges": {"a": "b"}}, "must be a list"),
         ({**BASE, "edges": ["ab"]}, "edge 0 is not. Got 'ab'"),
         ({**BASE, "edges": [["a", "b"], ["a"]]}, "edge 1 is not"),
+        ({**BASE, "edges": [["a", "b", "c"]]}, "edge 0 is not"),
         ({**BASE, "edges": [["a", 1]]}, r"two names \(str\)"),
         ({**BASE, "edges": [["a", "b"], ["a", "b"]]}, "listed once"),
         ({**BASE, "edges": [["a", ""]]}, "missing or empty"),

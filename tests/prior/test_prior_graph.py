@@ -260,6 +260,8 @@ def test_repr_is_short(wide):
     assert len(text) < 120
     assert "nodes=5" in text
     assert "units=8" in text
+    assert "units" not in repr(PriorGraph.from_edges(PAIRS))  # as many as nodes
+    assert "units" not in repr(PriorGraph.from_edges([(i, i + 1) for i in range(999)]))
     assert "edges=5" in text
     assert wide.fingerprint[:12] in text
 

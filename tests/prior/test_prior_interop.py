@@ -92,6 +92,9 @@ def test_bipartite_to_networkx_keeps_both_tokens(sides):
     assert ("source", "x") in out
     assert ("target", "x") in out
     assert out.nodes["target", "x"] == {"width": 2, "bipartite": 1}
+    assert {node for node, side in out.nodes(data="bipartite") if side == 0} == {
+        ("source", "s"), ("source", "x"), ("source", "y"),
+    }  # fmt: skip
     assert out.edges[("source", "y"), ("target", "x")] == {"sign": 1}
     assert out.number_of_edges() == 3
     assert nx.is_bipartite(out)
@@ -311,6 +314,8 @@ def test_from_plain_data():
         (torch.zeros(2, 3), "Got Tensor"),
         (Data(num_nodes=3), "edge_index. Got none"),
         (Data(edge_index=torch.tensor([[0.0], [1.0]]), num_nodes=2), "hold integers"),
+        (Data(edge_index=torch.tensor([[0], [1], [1]]), num_nodes=2), r"\(2, E\). Got int64 of \(3, 1\)"),
+        (Data(edge_index=torch.tensor([[0, 1]]), num_nodes=2), r"\(2, E\). Got int64 of \(1, 2\)"),
         (Data(edge_index=torch.tensor([[0], [2]]), num_nodes=2), "within 0 and 1. Got 2"),
         (Data(edge_index=torch.tensor([[0], [-1]]), num_nodes=2), "within 0 and 1. Got -1"),
         (Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2, node_names=["a"]), "Got 1 for 2 nodes"),
@@ -344,3 +349,26 @@ def test_partial_unit_blocks_are_refused(rich):
     data.edge_weight[-1] = 3.0
     with pytest.raises(PriorGraphError, match=r"full block.*c -> d"):
         PriorGraph.from_data(data)
+
+
+@pytest.mark.parametrize(("row", "found", "last"), [(0, 4, 3), (1, 5, 4)])
+def test_bipartite_indices_stay_on_their_own_side(sides, row, found, last):
+    data = sides.to_data()  # of 4 and 5 units
+    data.edge_index[row, -1] = found
+    with pytest.raises(PriorGraphError, match=f"within 0 and {last}. Got {found}"):
+        PriorGraph.from_data(data)
+
+
+def test_hundreds_of_pairs_of_units_come_back():
+    graph = PriorGraph.from_edges([("a", "b"), ("b", "c"), ("c", "c")], widths={"a": 17, "b": 19, "c": 3})
+    data = graph.to_data()
+    assert data.num_edges == 17 * 19 + 19 * 3 + 3 * 3
+    assert PriorGraph.from_data(data) == graph
+
+
+@pytest.mark.parametrize("make", [torch.tensor, np.array, list])
+def test_weights_of_any_array_and_weights_being_learnt(make):
+    data = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2, edge_weight=make([0.25, 0.5]))
+    if make is torch.tensor:
+        data.edge_weight.requires_grad_()
+    assert PriorGraph.from_data(data).weight.tolist() == [0.25, 0.5]

@@ -186,3 +186,13 @@ def test_boolean_rules_are_no_edgelist(write):
 def test_names_with_and_or_brackets_are_names(write):
     text = "source,target\nA,repair and recombination\nB,A or Q\nC,TNF (alpha)\n"
     assert read_edgelist(write(text)).output_nodes == ("A or Q", "TNF (alpha)", "repair and recombination")
+
+
+@pytest.mark.parametrize(("names", "refused"), [(4, True), (5, False)])
+def test_a_rule_among_names_counts_from_a_fifth_of_the_lines(write, names, refused):
+    path = write("source,target\nA,not (B)\n" + "".join(f"B,t{i}\n" for i in range(names)))
+    if refused:
+        with pytest.raises(PriorGraphError, match=r"Boolean rule on line 2.*'not \(B\)'"):
+            read_edgelist(path)
+    else:
+        assert read_edgelist(path).num_edges == 6

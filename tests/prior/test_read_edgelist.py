@@ -163,6 +163,19 @@ def test_a_parquet_file_of_many_equal_cells_is_bounded(parquet):
         read_edgelist(path)
 
 
+def test_a_parquet_file_may_be_as_large_as_allowed_and_no_larger(parquet):
+    path = parquet({"source": ["a", "b"], "target": ["c", "d"], "unread": ["x" * 99, "y" * 99]})
+    file = pq.ParquetFile(path)
+    group = file.metadata.row_group(0)
+    chunks = sum(group.column(i).total_uncompressed_size for i in range(2))
+    both = ["source", "target"]
+    cells = next(pq.ParquetFile(path, read_dictionary=both).iter_batches(columns=both)).nbytes
+    assert read_edgelist(path, max_bytes=chunks + cells) == read_edgelist(path)
+    for fewer in (chunks + cells - 1, chunks, chunks - 1):
+        with pytest.raises(PriorGraphError, match=f"at most {fewer} bytes, once unpacked. Got more"):
+            read_edgelist(path, max_bytes=fewer)
+
+
 def test_files_that_are_no_parquet(tmp_path, parquet):
     path = parquet({"source": ["x"], "target": ["y"]})
     whole = path.read_bytes()
@@ -185,6 +198,10 @@ def test_files_that_are_no_parquet(tmp_path, parquet):
         ({"bipartite": 1}, "'bipartite' must be True or False"),
         ({"max_bytes": 0}, "'max_bytes' must be a positive"),
         ({"skip_lines": 9}, "Got nothing in net.csv"),
+        ({"source": -1}, "one source column -1. Got the columns 'source', 'target'"),
+        ({"target": 2}, "one target column 2. Got the columns 'source', 'target'"),
+        ({"target": 3}, "one target column 3. Got the columns 'source', 'target'"),
+        ({"header": False, "target": 2}, "one target column 2. Got 2 columns and no header"),
     ],
 )
 def test_bad_options(write, how, words):
@@ -207,3 +224,20 @@ def test_quirks_of_the_file_itself(write):
     assert "every row has the same sign, -1: the sign column tells edges nothing" in report.quirks
     _, report = read_edgelist(write("source,target\nA,B\nA_B,B\n"), return_report=True)
     assert "1 name(s) join names of other nodes by '_': 'A_B'" in report.quirks
+
+
+@pytest.mark.parametrize(("others", "told"), [(3, False), (4, True)])
+def test_an_ending_counts_from_five_names_that_have_more_before_it(write, others, told):
+    names = ["_gene", "T1_gene", *(f"G{i}_gene" for i in range(others))]  # the first is all ending
+    text = "".join(f"T,{name}\n" for name in names)
+    _, report = read_edgelist(write("source,target\n" + text), return_report=True)
+    assert [quirk for quirk in report.quirks if "end in" in quirk] == (
+        ["5 name(s) end in '_gene', which a table of data may not have"] if told else []
+    )
+
+
+def test_a_file_without_edges_is_named(tmp_path):
+    path = tmp_path / "net.csv"
+    path.write_text("source,target\n")
+    with pytest.raises(PriorGraphError, match=r"Got no rows in net\.csv"):
+        read_edgelist(path)

@@ -77,6 +77,9 @@ def test_tables_of_parents_in_any_shape(write):
     due = read_gmt(write(TEXT), parents=write(TREE, "tree.csv"))
     bare = write(TREE.partition("\n")[2].replace(",", "\t"), "tree.txt")
     assert read_gmt(write(TEXT), parents=bare, parents_header=False) == due
+    for names in ({"child": "Child"}, {"child": "children"}, {"parent": "Parent"}, {"parent": "up"}):
+        with pytest.raises(PriorGraphError, match="Without a header columns are given by position"):
+            read_gmt(write(TEXT), parents=bare, parents_header=False, **names)
     turned = write("x;child;up\n;s1;mid\n;s2;mid\n;mid;top\n".replace(";", "\t"), "turned.tsv")
     assert read_gmt(write(TEXT), parents=turned, parent="up") == due
     frame = pd.DataFrame({"low": ["s1", "s2", "mid"], "high": ["mid", "mid", "top"]})

@@ -166,6 +166,18 @@ def test_graphml_faults(write, text, how, words):
         read_graphml(write(text, "net.graphml"), **how)
 
 
+@pytest.mark.parametrize(("deep", "refused"), [(97, False), (98, True)])
+def test_graphml_is_read_to_a_depth_of_a_hundred(write, deep, refused):
+    # below <graphml>, <graph> and <node>
+    text = XML.replace('<node id="n2">', '<node id="n2">' + "<a>" * deep + "</a>" * deep)
+    path = write(text, "net.graphml")
+    if refused:
+        with pytest.raises(PriorGraphError, match=r"nested at most 100 deep\. Got more on line"):
+            read_graphml(path)
+    else:
+        assert read_graphml(path) == read_graphml(write(XML, "plain.graphml"))
+
+
 def test_graphml_that_would_grow_is_refused_at_once(write):
     laughs = "".join(f'<!ENTITY a{i} "{f"&a{i - 1};" * 10}">' for i in range(1, 12))
     text = XML.replace("<graphml", f'<!DOCTYPE g [<!ENTITY a0 "ha">{laughs}]>\n<graphml').replace(
@@ -279,6 +291,11 @@ def test_sides_and_widths(write):
     assert read_cytoscape_json(path, side="side", width="w") == PriorGraph.bipartite(
         [("a", "a")], widths={"a": 2}
     )
+    for node in nodes:
+        node["data"]["w"] = 1000
+    path = write(json.dumps([*nodes, *edges]), "net.json")
+    assert read_cytoscape_json(path, side="side", width="w").widths == {"a": 1000}
+    nodes[0]["data"]["w"] = 2
     edges[0]["data"].update(source="2", target="1")
     with pytest.raises(PriorGraphError, match=r"Got a \(target\) -> a \(source\) at edge 1 of net.json"):
         read_cytoscape_json(write(json.dumps([*nodes, *edges]), "net.json"), side="side")

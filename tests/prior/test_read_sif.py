@@ -33,6 +33,18 @@ def test_lines_with_several_targets_and_with_none(write):
     assert "lines end in CRLF" in report.quirks
 
 
+def test_lines_of_each_kind_are_counted(write):
+    _, report = read_sif(write("a 1 b c\nb 1 c\nc 1 d\na 1 d\ne\nf\n"), return_report=True)
+    assert [quirk for quirk in report.quirks if "several targets" in quirk] == [
+        "1 line(s) name several targets, each an edge of its own"
+    ]
+    counts = dict(line.strip().rsplit("  ", 1) for line in str(report).splitlines() if "node only" in line)
+    assert {what.strip(): int(count) for what, count in counts.items()} == {"lines that name a node only": 2}
+    _, report = read_sif(write("b 1 c\nc 1 d\n"), return_report=True)
+    assert "node only" not in str(report)
+    assert not any("several targets" in quirk for quirk in report.quirks)
+
+
 def test_tabs_anywhere_make_blanks_part_of_names(write):
     assert read_sif(write("heat shock\tactivates\tHSF1\nlone one\n")).nodes == (
         "HSF1",

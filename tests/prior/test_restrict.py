@@ -121,7 +121,12 @@ def test_rename_of_both_sides():
     assert facts(out) == {("zz", "zz"): (1, None), ("y", "q"): (-1, None)}
     assert out.widths == {"y": 2}
     # two sides may share a name
-    assert graph.rename({"y": "m"}).source_nodes == ("m", "x")
+    one = PriorGraph.bipartite([("x", "x"), ("y", "m")])
+    assert one.rename({"y": "m"}).source_nodes == ("m", "x")
+    wide = PriorGraph.bipartite([("x", "p"), ("y", "q")], widths={"x": 2, "y": 3, "p": 5, "q": 7})
+    assert wide.rename({"x": "zz", "p": "z"}).widths == {"zz": 2, "y": 3, "z": 5, "q": 7}
+    with pytest.raises(PriorGraphError, match=r"one width\. Got 2 and 5 for 'z'"):
+        wide.rename({"p": "z", "x": "z"})
 
 
 @pytest.mark.parametrize(

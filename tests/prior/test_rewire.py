@@ -17,7 +17,7 @@ from pyg_kpnn.datasets import curated_graph
 from pyg_kpnn.errors import PriorGraphError
 from pyg_kpnn.prior import PriorGraph, read_edgelist
 from pyg_kpnn.prior.rewire import PRESERVE, count_rewirings, edge_overlap, rewire
-from pyg_kpnn.prior.trades import weak_labels
+from pyg_kpnn.prior.trades import Wiring, weak_labels
 
 WIRED = ("degree", "sign", "component")
 
@@ -192,7 +192,7 @@ def test_all_graphs_of_the_degrees_are_equally_likely(words, count):
     edges = [tuple(word) for word in words.split()]
     possible = same_degrees(edges)
     graph = PriorGraph.from_edges([*edges, ("a", "a")])
-    seen = Counter(tuple(e for e in rewire(graph, s, sweeps=8).edges if e != ("a", "a")) for s in range(400))
+    seen = Counter(tuple(e for e in rewire(graph, s, sweeps=16).edges if e != ("a", "a")) for s in range(400))
     assert len(possible) == count
     assert uniform(seen, possible, 400) > 1e-3
 
@@ -202,8 +202,24 @@ def test_all_graphs_of_the_degrees_are_equally_likely(words, count):
 def test_all_graphs_of_the_degrees_are_equally_likely_in_many_draws(words):
     edges = [tuple(word) for word in words.split()]
     graph = PriorGraph.from_edges(edges)
-    seen = Counter(rewire(graph, seed, sweeps=8).edges for seed in range(20_000))
-    assert uniform(seen, same_degrees(edges), 20_000) > 1e-3
+    seen = Counter(rewire(graph, seed).edges for seed in range(8_000))
+    assert uniform(seen, same_degrees(edges), 8_000) > 1e-3
+
+
+def test_a_step_is_as_likely_as_its_reverse():
+    possible = sorted(same_degrees([("a", "b"), ("b", "a"), ("c", "d"), ("d", "c")]))
+    steps = np.zeros((9, 9))
+    for place, edges in enumerate(possible):
+        graph = PriorGraph.from_edges(edges)
+        for seed in range(500):
+            state = Wiring.of(graph, signed=False)
+            state.step(np.random.default_rng([place, seed]))
+            steps[place, possible.index(state.graph().edges)] += 1
+    there, back = steps[np.triu_indices(9, 1)], steps.T[np.triu_indices(9, 1)]
+    taken = there + back > 0
+    assert 10 < taken.sum() < 36  # by trades and by 3-cycles, yet not from each to each
+    distance = ((there - back)[taken] ** 2 / (there + back)[taken]).sum()
+    assert stats.chi2.sf(distance, taken.sum()) > 1e-3
 
 
 def test_signed_and_connected_draws_are_uniform_too():
@@ -282,6 +298,29 @@ def test_overlap_by_hand():
     sets = PriorGraph.bipartite([("a", "a"), ("b", "b")])
     assert edge_overlap(sets, PriorGraph.bipartite([("a", "a"), ("b", "a"), ("b", "b")])) == 1.0
     assert edge_overlap(sets, PriorGraph.bipartite([("a", "b"), ("b", "a")])) == 0.0
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_pairs_are_of_one_piece_and_leave_out_one_at_most(share):
+    # three pieces of 3, 5 and 4 sources, every one with an edge
+    pairs = [
+        (f"{piece}{i}", f"{piece}{i + 1}") for piece, n in (("a", 3), ("b", 5), ("c", 4)) for i in range(n)
+    ]
+    graph = PriorGraph.from_edges(pairs)
+    state = Wiring.of(graph, signed=False)
+    state.piece = state.pieces(), state.pieces()
+    for seed in range(20):
+        partner, pair = state._pairs(np.random.default_rng(seed), 0, share)
+        paired = np.flatnonzero(partner >= 0)
+        assert set(paired) <= set(graph._source.tolist())
+        assert np.array_equal(partner[partner[paired]], paired)
+        assert np.array_equal(pair[partner[paired]], pair[paired])
+        assert sorted(Counter(pair[paired].tolist()).values()) == [2] * (len(paired) // 2)
+        for one, other in zip(paired, partner[paired], strict=True):
+            assert graph.nodes[one][0] == graph.nodes[other][0]
+            assert one != other
+        if share == 1.0:  # an odd one out in the pieces of 3 and 5
+            assert Counter(graph.nodes[i][0] for i in paired) == {"a": 2, "b": 4, "c": 4}
 
 
 def test_weak_labels_against_networkx():

@@ -284,6 +284,12 @@ def test_what_does_not_come_back_is_not_written(tmp_path, write, file, graph, wo
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_longest_name_of_a_text_table(tmp_path):
+    graph = named("L" * 131_072)
+    write_edgelist(graph, tmp_path / "n.csv")
+    assert read_edgelist(tmp_path / "n.csv") == graph
+
+
 @pytest.mark.parametrize(
     ("write", "how", "words"),
     [
