@@ -21,7 +21,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test test-full lint style types format bench bench-memory bench-speed bench-kernel clean distclean
+.PHONY: help setup demo docs test test-full lint style types format bench bench-memory bench-speed bench-kernel bench-accuracy clean distclean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -62,6 +62,9 @@ bench-speed: $(READY) ## Measure the time of whole layers, ours beside the peers
 
 bench-kernel: $(READY) ## Measure kernels alone, over the floor of reading their rows, and scaling
 	$(RUN) benchmarks/kernel.py --scaling $(BENCH_OPTIONS)
+
+bench-accuracy: $(READY) ## Measure accuracy, hours on two cores; goes on where it was stopped
+	$(RUN) benchmarks/accuracy.py --json build/accuracy.json $(BENCH_OPTIONS)
 
 setup: $(READY) ## Only make the virtual environment
 
