@@ -109,6 +109,9 @@ def fit(
     embed_dim: Annotated[int, typer.Option(help="Width of the model")] = 32,
     num_heads: Annotated[int, typer.Option(help="Attention heads")] = 4,
     num_layers: Annotated[int, typer.Option(help="Layers: how many edges information travels")] = 2,
+    pool: Annotated[
+        str, typer.Option(help="What classes are read from: flatten, every node by itself, or mean, of all")
+    ] = "flatten",
     dropout: Annotated[float, typer.Option(help="Dropout in training")] = 0.1,
     lr: Annotated[float, typer.Option(help="Learning rate")] = 2e-3,
     batch_size: Annotated[int, typer.Option(help="Samples a step")] = 64,
@@ -136,7 +139,17 @@ def fit(
         sep=sep,
     )
     settings = Settings(
-        epochs, patience, embed_dim, num_heads, num_layers, dropout, lr, batch_size, seed, quiet or json
+        epochs,
+        patience,
+        embed_dim,
+        num_heads,
+        num_layers,
+        pool,
+        dropout,
+        lr,
+        batch_size,
+        seed,
+        quiet or json,
     )
     with files.finished_folder(out, force) as folder:
         run = fit_folder(samples, report, settings, folder)

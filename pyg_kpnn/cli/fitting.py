@@ -28,6 +28,7 @@ class Settings(NamedTuple):
     embed_dim: int
     num_heads: int
     num_layers: int
+    pool: str
     dropout: float
     lr: float
     batch_size: int
@@ -58,6 +59,7 @@ def fit_folder(
         edge_bias=None if graph.sign is None else "sign",
         readout="class" if classes else "node",
         num_classes=classes or None,
+        pool=settings.pool if classes else "mean",
     )
     data = PriorDataModule(samples, batch_size=settings.batch_size, seed=settings.seed)
     log = logging.getLogger("lightning.pytorch")

@@ -13,6 +13,7 @@ from ..errors import PriorGraphError
 from ..hub import Shareable
 from ..ops.rows import apart
 from ..prior import PriorGraph
+from ..prior.names import check_choice
 from .checks import flag, positive_int, probability
 from .packed_attention import PackedMultiheadAttention
 from .projection import LayerNorm, project
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["PriorTransformer", "PriorTransformerLayer"]
 
 READOUTS = ("node", "graph", "class")
+POOLS = ("mean", "flatten")
 EDGE_BIASES = (None, "sign", "log_weight")
 
 
@@ -160,9 +162,14 @@ class PriorTransformer(AllOrNothing, FrozenBuffers, Shareable):
         Size of the model.
     readout : {"node", "graph", "class"}, default "node"
         ``"node"``: one number a unit, ``(B, n)``. ``"graph"``: one number a sample, ``(B,)``.
-        ``"class"``: logits, ``(B, num_classes)``. The last two pool the mean over live tokens.
+        ``"class"``: logits, ``(B, num_classes)``. The last two pool the tokens.
     num_classes : int, optional
         For ``readout="class"``, at least 1.
+    pool : {"mean", "flatten"}, default "mean"
+        What the head of ``"graph"`` and ``"class"`` reads: ``"mean"`` the mean over live tokens;
+        ``"flatten"`` every channel of every token, 0 for those that are masked, with
+        ``n * embed_dim`` weights an output. With many nodes of which few tell the class, a mean
+        dilutes them, and ``"flatten"`` is much more accurate.
     edge_bias : {None, "sign", "log_weight"}, default None
         What the prior knows of an edge, added to its score: ``"sign"`` a learned term for each
         layer, head and sign (activating, inhibiting, unknown, own loop), starting at zero;
@@ -206,6 +213,7 @@ class PriorTransformer(AllOrNothing, FrozenBuffers, Shareable):
         num_layers: int = 2,
         readout: str = "node",
         num_classes: int | None = None,
+        pool: str = "mean",
         edge_bias: str | None = None,
         dropout: float = 0.0,
         add_self_loops: bool = True,
@@ -223,12 +231,16 @@ class PriorTransformer(AllOrNothing, FrozenBuffers, Shareable):
                 f"num_classes goes with readout='class' and only with it, got readout={readout!r} and "
                 f"num_classes={num_classes!r}."
             )
+        check_choice(pool, POOLS, "pool")
+        if readout == "node" and pool != "mean":
+            raise PriorGraphError(f"pool goes with readout='graph' or 'class', got {pool!r} and 'node'.")
         embed_dim = positive_int("embed_dim", embed_dim)
         dropout = probability("dropout", dropout)
         flag("add_self_loops", add_self_loops)
         num_layers = positive_int("num_layers", num_layers)
         self.graph = graph
         self.readout = readout
+        self.pool = pool
         self.edge_bias = edge_bias
         self.value_weight = nn.Parameter(torch.empty(graph.state_dim, embed_dim))
         self.name_embedding = nn.Parameter(torch.empty(graph.state_dim, embed_dim))
@@ -246,7 +258,8 @@ class PriorTransformer(AllOrNothing, FrozenBuffers, Shareable):
         self.layers = nn.ModuleList(layers)
         self.norm = LayerNorm(embed_dim)
         self.head = nn.Linear(
-            embed_dim, 1 if num_classes is None else positive_int("num_classes", num_classes)
+            embed_dim * (graph.state_dim if pool == "flatten" else 1),
+            1 if num_classes is None else positive_int("num_classes", num_classes),
         )
         self._set_edge_bias(num_layers, num_heads, layers[0].attention.nnz)
         self._reset_embeddings()
@@ -307,6 +320,7 @@ class PriorTransformer(AllOrNothing, FrozenBuffers, Shareable):
             "num_layers": len(self.layers),
             "readout": self.readout,
             "num_classes": self.head.out_features if self.readout == "class" else None,
+            "pool": self.pool,
             "edge_bias": self.edge_bias,
             "dropout": first.dropout.p,
             "add_self_loops": first.attention.add_self_loops,
@@ -335,8 +349,8 @@ class PriorTransformer(AllOrNothing, FrozenBuffers, Shareable):
         x : Tensor
             ``(B, n)`` values in the order of ``graph.nodes``; standardise them first.
         key_padding_mask : Tensor, optional
-            ``(B, n)`` bool, True = not measured: nobody attends to that node, it does not enter
-            the pooled mean, and its value, NaN included, is not used.
+            ``(B, n)`` bool, True = not measured: nobody attends to that node, its token is not
+            pooled, and its value, NaN included, is not used.
 
         Returns
         -------
@@ -394,13 +408,16 @@ class PriorTransformer(AllOrNothing, FrozenBuffers, Shareable):
         tokens = self.norm(tokens)
         if self.readout == "node":
             return project(self.head, tokens).squeeze(-1), weights
-        if mask is None:
+        if self.pool == "flatten":
+            live = tokens if mask is None else tokens.masked_fill(mask.unsqueeze(-1), 0.0)
+            pooled = live.flatten(1)
+        elif mask is None:
             pooled = tokens.mean(1)
         else:
             # In half precision 65,520 nodes would count as infinitely many.
             wide = tokens.to(torch.promote_types(tokens.dtype, torch.float32))
-            live = (~mask).to(wide.dtype).sum(1, keepdim=True)
-            pooled = wide.masked_fill(mask.unsqueeze(-1), 0.0).sum(1) / live.clamp(min=1.0)
+            count = (~mask).to(wide.dtype).sum(1, keepdim=True)
+            pooled = wide.masked_fill(mask.unsqueeze(-1), 0.0).sum(1) / count.clamp(min=1.0)
             pooled = pooled.to(tokens.dtype)
         out = project(self.head, pooled)
         return (out if self.readout == "class" else out.squeeze(-1)), weights

@@ -125,7 +125,8 @@ def _run(model: PriorTransformer, x: Tensor, units: list[int], chosen: Tensor, s
     tokens = _layer_norm(model.norm, tokens, space)
     if model.readout == "node":
         return _chain(model.head, tokens, space).squeeze(-1)
-    return _chain(model.head, tokens.mean(2), space).index_select(-1, chosen)
+    pooled = tokens.flatten(2) if model.pool == "flatten" else tokens.mean(2)
+    return _chain(model.head, pooled, space).index_select(-1, chosen)
 
 
 def _embed(model: PriorTransformer, x: Tensor, units: list[int], space: JetSpace) -> Tensor:

@@ -361,3 +361,15 @@ def test_loops_of_the_model_are_in_no_picture_of_groups(folder, kpnn, fitted, mo
     pairs = set(zip(drawn[0]["source"].astype(str), drawn[0]["target"].astype(str), strict=True))
     assert pairs == {("A", "B"), ("A", "C"), ("B", "D"), ("C", "D"), ("D", "A")}
     assert set(drawn[0]["group"]) == {"up", "down"}
+
+
+def test_what_classes_are_read_from(folder, kpnn):
+    pytest.importorskip("lightning")
+    from pyg_kpnn.train import load
+
+    for options, pool in (((), "flatten"), (("--pool", "mean"), "mean")):
+        status, _, err = kpnn(*FIT, *SMALL, *options, "--out", pool)
+        assert status == 0, err
+        assert load(Path(pool, "model.ckpt")).model.pool == pool
+    status, _, err = kpnn(*FIT, *SMALL, "--pool", "max", "--out", "run")
+    assert (status, err) == (1, "error: 'pool' must be 'mean' or 'flatten'. Got 'max'.\n")

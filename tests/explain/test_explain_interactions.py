@@ -215,7 +215,12 @@ HOPS = {  # by hand: edges to the nearest common descendant, the node itself inc
 
 
 @pytest.mark.parametrize(
-    ("layers", "readout"), [(1, dict(readout="graph")), (2, dict(readout="class", num_classes=2))]
+    ("layers", "readout"),
+    [
+        (1, dict(readout="graph")),
+        (2, dict(readout="class", num_classes=2)),
+        (2, dict(readout="class", num_classes=2, pool="flatten")),
+    ],
 )
 def test_hops_of_pooled_outputs(layers, readout):
     model, x = build(num_layers=layers, **readout), values()

@@ -37,6 +37,8 @@ def values(batch: int = 3, nodes: int = 5) -> torch.Tensor:
         ({"readout": "graph"}, (3,)),
         ({"readout": "class", "num_classes": 7}, (3, 7)),
         ({"readout": "class", "num_classes": 1}, (3, 1)),
+        ({"readout": "graph", "pool": "flatten"}, (3,)),
+        ({"readout": "class", "num_classes": 7, "pool": "flatten"}, (3, 7)),
     ],
 )
 @pytest.mark.parametrize("edge_bias", [None, "sign", "log_weight"])
@@ -47,10 +49,10 @@ def test_readouts(options, shape, edge_bias):
     assert out.dtype == torch.float32
 
 
-@pytest.mark.parametrize("readout", ["node", "graph"])
+@pytest.mark.parametrize(("readout", "pool"), [("node", "mean"), ("graph", "mean"), ("graph", "flatten")])
 @pytest.mark.parametrize("masked", [False, True])
-def test_zero_samples(readout, masked):
-    model = make(readout=readout, edge_bias="sign")
+def test_zero_samples(readout, pool, masked):
+    model = make(readout=readout, pool=pool, edge_bias="sign")
     out = model(values(0), torch.zeros(0, 5, dtype=torch.bool) if masked else None)
     assert out.shape == ((0, 5) if readout == "node" else (0,))
     assert [w.shape for w in model.edge_weights(values(0))] == [(0, 11, 2)] * 2
@@ -207,6 +209,28 @@ def test_pooling_leaves_unmeasured_nodes_out():
     torch.testing.assert_close(pooled, (nodes * live).sum(1) / live.sum(1))
 
 
+def test_flatten_reads_every_channel_of_every_live_token():
+    model = make(readout="class", num_classes=3, pool="flatten").double().eval()
+    tokens = []
+    model.norm.register_forward_hook(lambda module, given, out: tokens.append(out))
+    x = values().double()
+    assert model.head.weight.shape == (3, 5 * model.value_weight.shape[1])
+    weight = model.head.weight.unflatten(1, (5, -1))  # class, node, channel
+    out = model(x)
+    expected = torch.einsum("bnd,cnd->bc", tokens[0], weight) + model.head.bias
+    torch.testing.assert_close(out, expected)
+    mask = torch.zeros(3, 5, dtype=torch.bool)
+    mask[1, [0, 4]] = True
+    hidden = model(x.masked_fill(mask, float("nan")), mask)
+    live = tokens[1] * (~mask).unsqueeze(-1)
+    torch.testing.assert_close(hidden, torch.einsum("bnd,cnd->bc", live, weight) + model.head.bias)
+    assert torch.equal(hidden, model(x.masked_fill(mask, 7.0), mask))
+    assert hidden.isfinite().all()
+    lost = model(x.index_put((torch.tensor(0), torch.tensor(2)), torch.tensor(float("nan")).double()))
+    assert lost[0].isnan().all()
+    assert lost[1:].isfinite().all()
+
+
 def test_nothing_measured_is_finite():
     for readout in ("node", "graph"):
         model = make(readout=readout)
@@ -247,6 +271,9 @@ BIPARTITE = PriorGraph.bipartite([("a", "p"), ("b", "p")])
         (GRAPH, {"num_classes": 3}, "num_classes goes with readout='class'"),
         (GRAPH, {"readout": "class", "num_classes": 0}, "num_classes must be a positive integer"),
         (GRAPH, {"readout": "class", "num_classes": True}, "num_classes must be a positive integer"),
+        (GRAPH, {"readout": "graph", "pool": "max"}, "'pool' must be 'mean' or 'flatten'. Got 'max'"),
+        (GRAPH, {"readout": "graph", "pool": None}, "'pool' must be"),
+        (GRAPH, {"pool": "flatten"}, "pool goes with readout='graph' or 'class', got 'flatten' and 'node'"),
         (GRAPH, {"edge_bias": "weight"}, "edge_bias must be None, 'sign' or 'log_weight', got 'weight'"),
         (GRAPH, {"edge_bias": False}, "edge_bias must be None"),
         (GRAPH, {"embed_dim": 0}, "embed_dim must be a positive integer"),
@@ -339,11 +366,17 @@ def test_reset_parameters_draws_everything_anew():
     "options",
     [
         {"embed_dim": 15, "num_heads": 5, "num_layers": 3, "readout": "node", "num_classes": None}
-        | {"edge_bias": None, "dropout": 0.0, "add_self_loops": True, "chunk_size": None},
+        | {"pool": "mean", "edge_bias": None, "dropout": 0.0, "add_self_loops": True, "chunk_size": None},
         {"embed_dim": 14, "num_heads": 7, "num_layers": 1, "readout": "class", "num_classes": 4}
-        | {"edge_bias": "sign", "dropout": 0.25, "add_self_loops": False, "chunk_size": 3},
+        | {"pool": "flatten", "edge_bias": "sign", "dropout": 0.25, "add_self_loops": False, "chunk_size": 3},
         {"embed_dim": 3, "num_heads": 1, "num_layers": 2, "readout": "graph", "num_classes": None}
-        | {"edge_bias": "log_weight", "dropout": 0.5, "add_self_loops": True, "chunk_size": 2},
+        | {
+            "pool": "mean",
+            "edge_bias": "log_weight",
+            "dropout": 0.5,
+            "add_self_loops": True,
+            "chunk_size": 2,
+        },
     ],
     ids=["node", "class", "graph"],
 )

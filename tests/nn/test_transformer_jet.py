@@ -23,6 +23,7 @@ GRAPH = PriorGraph.from_edges(
 MODELS = {
     "node": dict(num_layers=2),
     "graph, sign": dict(num_layers=1, readout="graph", edge_bias="sign"),
+    "class, flatten": dict(num_layers=1, readout="class", num_classes=2, pool="flatten"),
     "class, log_weight": dict(num_layers=2, readout="class", num_classes=3, edge_bias="log_weight"),
     "no loops, chunked": dict(num_layers=2, add_self_loops=False, chunk_size=3, dropout=0.5),
 }
