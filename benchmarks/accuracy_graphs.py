@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from accuracy_jobs import MADE_UP, Best, Folders, Found, Job, Task
-from accuracy_nodes import copied
+from accuracy_jobs import MADE_UP, Best, Folders, Found, Job, Task, from_raw
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.datasets import TUDataset
@@ -56,16 +55,6 @@ class Stack(nn.Module):
             tokens = tokens + F.dropout(new, self.dropout, self.training)
         pooled = [pool(tokens, batch.batch, batch.num_graphs) for pool in (global_mean_pool, global_add_pool)]
         return self.head(torch.cat(pooled, dim=-1))
-
-
-def prepare(dataset: str, folders: Folders) -> str | None:
-    """Copy the raw files, beside which PyG writes its own."""
-    if dataset != MADE_UP:
-        if folders.data is None or not (raw := folders.data / "pyg/TUDataset" / dataset / "raw").is_dir():
-            return "no raw files of it; name their folder with --data"
-        copied(raw, folders.work / "TUDataset" / dataset / "raw")
-        load(dataset, folders)
-    return None
 
 
 @lru_cache(maxsize=1)
@@ -147,7 +136,7 @@ TASK = Task(
     datasets=("MUTAG",),
     models=tuple(LAYERS),
     grid=grid,
-    prepare=prepare,
+    prepare=from_raw("TUDataset", load),
     run=run,
     headline="accuracy",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,22 @@ class Best:
             return False
         self.score, self.loss = score, loss
         return True
+
+
+def from_raw(kind: str, load: Callable[[str, Folders], Any]) -> Callable[[str, Folders], str | None]:
+    """``prepare`` of a :class:`Task` on a kind of PyG dataset: copies raw files, beside which PyG writes."""
+
+    def prepare(dataset: str, folders: Folders) -> str | None:
+        if dataset == MADE_UP:
+            return None
+        if folders.data is None or not (raw := folders.data / "pyg" / kind / dataset / "raw").is_dir():
+            return "no raw files of it; name their folder with --data"
+        if not (target := folders.work / kind / dataset / "raw").exists():
+            shutil.copytree(raw, target)
+        load(dataset, folders)
+        return None
+
+    return prepare
 
 
 @dataclass(frozen=True)

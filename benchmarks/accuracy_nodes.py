@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from accuracy_jobs import MADE_UP, Best, Folders, Found, Job, Task
+from accuracy_jobs import MADE_UP, Best, Folders, Found, Job, Task, from_raw
 from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.datasets import Planetoid
@@ -133,21 +131,6 @@ class TwoLayers(nn.Module):
         return self.second(F.dropout(tokens, self.dropout, self.training), edge_index)
 
 
-def prepare(dataset: str, folders: Folders) -> str | None:
-    """Copy the raw files, beside which PyG writes its own."""
-    if dataset != MADE_UP:
-        if folders.data is None or not (raw := folders.data / "pyg/Planetoid" / dataset / "raw").is_dir():
-            return "no raw files of it; name their folder with --data"
-        copied(raw, folders.work / "Planetoid" / dataset / "raw")
-        load(dataset, folders)
-    return None
-
-
-def copied(source: Path, target: Path) -> None:
-    if not target.exists():
-        shutil.copytree(source, target)
-
-
 @lru_cache(maxsize=2)
 def load(dataset: str, folders: Folders) -> tuple[Data, Words, int]:
     """Graph, features with rows that sum to 1, and the number of classes."""
@@ -208,7 +191,7 @@ TASK = Task(
     datasets=PLANETOID,
     models=tuple(LAYERS),
     grid=grid,
-    prepare=prepare,
+    prepare=from_raw("Planetoid", load),
     run=run,
     headline="accuracy",
 )

@@ -68,10 +68,9 @@ def check(
     from ..prior import match
     from . import files
 
-    options = files.prior_options(
-        source, target, sign, weight, activating, inhibiting, drop_self_loops, keep_first
+    graph, report = files.load_prior(
+        prior, source, target, sign, weight, activating, inhibiting, drop_self_loops, keep_first
     )
-    graph, report = files.load_prior(prior, options)
     fits = None
     if features is not None:
         fits = match(graph, files.features_of(features, genes_in_rows, sep), max_loss=max_loss)
@@ -124,10 +123,9 @@ def fit(
     from . import files
     from .fitting import Settings, fit_folder
 
-    options = files.prior_options(
-        source, target, sign, weight, activating, inhibiting, drop_self_loops, keep_first
+    graph, report = files.load_prior(
+        prior, source, target, sign, weight, activating, inhibiting, drop_self_loops, keep_first
     )
-    graph, report = files.load_prior(prior, options)
     samples = files.read_samples(
         data,
         graph,
@@ -285,10 +283,9 @@ def audit(
     from . import files
     from .auditing import audit_samples, write_audit
 
-    options = files.prior_options(
-        source, target, sign, weight, activating, inhibiting, drop_self_loops, keep_first
+    graph, _ = files.load_prior(
+        prior, source, target, sign, weight, activating, inhibiting, drop_self_loops, keep_first
     )
-    graph, _ = files.load_prior(prior, options)
     samples = files.read_samples(
         data,
         graph,

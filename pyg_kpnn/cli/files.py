@@ -19,10 +19,11 @@ from ..prior import DEFAULT_SIGNS, PriorGraph, ReadReport, match, read_prior
 from ..prior.names import is_frame, listing
 from . import show
 
-__all__ = ["features_of", "finished_folder", "load_prior", "prior_options", "read_samples", "write_json"]
+__all__ = ["features_of", "finished_folder", "load_prior", "read_samples", "write_json"]
 
 
-def prior_options(
+def load_prior(
+    path: Path,
     source: str | None,
     target: str | None,
     sign: str | None,
@@ -31,8 +32,10 @@ def prior_options(
     inhibiting: str | None,
     drop_self_loops: bool,
     keep_first: bool,
-) -> dict[str, Any]:
-    """The options of a reader that were asked for; what was not asked for is left to the reader."""
+) -> tuple[PriorGraph, ReadReport]:
+    """The graph of a file and the report of its reader, to which is left what was not asked for."""
+    if not path.is_file():
+        raise PriorGraphError(f"A prior must be a file. Got {str(path)!r}, which is not there.")
     options: dict[str, Any] = {"source": source, "target": target, "sign": sign, "weight": weight}
     options = {name: value for name, value in options.items() if value is not None}
     words = dict.fromkeys(_words(activating), 1) | dict.fromkeys(_words(inhibiting), -1)
@@ -42,18 +45,11 @@ def prior_options(
         options["drop_self_loops"] = True
     if keep_first:
         options |= {"on_duplicate": "first", "on_conflict": "unknown"}
-    return options
+    return read_prior(path, return_report=True, **options)
 
 
 def _words(text: str | None) -> list[str]:
     return [word for part in (text or "").split(",") if (word := part.strip())]
-
-
-def load_prior(path: Path, options: dict[str, Any]) -> tuple[PriorGraph, ReadReport]:
-    """The graph of a file and the report of its reader."""
-    if not path.is_file():
-        raise PriorGraphError(f"A prior must be a file. Got {str(path)!r}, which is not there.")
-    return read_prior(path, return_report=True, **options)
 
 
 def read_samples(
@@ -95,12 +91,15 @@ def read_samples(
 
 def _with_sample_names(table: Any, graph: PriorGraph, label: str | None, genes_in_rows: bool) -> Any:
     """A first column of different texts that is nothing else names the rows, whatever it is called."""
-    first = table.iloc[:, 0]
-    numbered = type(table.index).__name__ == "RangeIndex" and table.shape[1] > 1
-    text = first.map(lambda cell: isinstance(cell, str)).all()
-    if not numbered or not text or not first.is_unique or first.name == label:
+    import pandas as pd
+
+    if not isinstance(table.index, pd.RangeIndex) or table.shape[1] < 2:
         return table
-    return table if first.name in graph.nodes and not genes_in_rows else table.set_index(first.name)
+    first = table.iloc[:, 0]
+    if first.name == label or (first.name in graph.nodes and not genes_in_rows):
+        return table
+    names = first.is_unique and first.map(lambda cell: isinstance(cell, str)).all()
+    return table.set_index(first.name) if names else table
 
 
 def _features(table: Any, genes_in_rows: bool) -> Any:

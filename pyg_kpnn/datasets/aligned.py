@@ -18,7 +18,7 @@ from pyg_kpnn.datasets.labels import Classes
 from pyg_kpnn.datasets.stores import Store
 from pyg_kpnn.errors import PriorGraphError
 from pyg_kpnn.prior import MatchReport, PriorGraph
-from pyg_kpnn.prior.names import brief, check_choice, show
+from pyg_kpnn.prior.names import ascii_or_show, brief, check_choice, show
 
 __all__ = ["AlignedDataset", "AlignedGraphs", "Sample", "fit_graph"]
 
@@ -63,7 +63,7 @@ def fit_graph(graph: PriorGraph, report: MatchReport, missing: str, isolated: st
         one, other = next(iter(named_otherwise.items()))
         warnings.warn(
             f"{len(named_otherwise)} of the {len(report.missing)} nodes that are not measured seem to be in "
-            f"the table under another name, as {show(one)} under {other!a}. Rename them first: "
+            f"the table under another name, as {show(one)} under {ascii_or_show(other)}. Rename them first: "
             "graph.rename(match(...).renames()).",
             stacklevel=3,
         )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pyg_kpnn.errors import PriorGraphError
-from pyg_kpnn.prior.names import brief, check_choice, encode, listing, looks_of, name_of, show
+from pyg_kpnn.prior.names import brief, check_choice, encode, listing, look_alikes, name_of, show
 
 __all__ = ["Classes", "classes_of", "unique_samples"]
 
@@ -61,21 +61,17 @@ def classes_of(column: Any, samples: Sequence[str], missing: str, what: str) -> 
     column = column.reset_index(drop=True)
     if isinstance(column.dtype, pd.CategoricalDtype):
         codes, values = np.asarray(column.cat.codes, dtype=np.int64), list(column.cat.categories)
+        order = list(range(len(values)))
     else:
         if pd.api.types.is_float_dtype(column.dtype):
             column = _whole(column, what)
         codes, values = encode(column, "Labels", lambda row: f"sample {brief(samples[row])}")
         order = sorted(range(len(values)), key=lambda i: _rank(values[i]))
-        place = np.argsort(np.array(order, dtype=np.int64))
-        codes = np.where(codes < 0, -1, place[codes] if len(place) else -1)
-        values = [values[i] for i in order]
-    names = tuple(name_of(value, "Labels") for value in values)
-    blank = [code for code, name in enumerate(names) if not name.strip()]
-    if blank:  # a cell of blanks is no class
-        codes = np.where(np.isin(codes, blank), -1, codes)
-        kept_names = [code for code in range(len(names)) if code not in blank]
-        codes = np.where(codes < 0, -1, np.searchsorted(kept_names, codes))
-        names = tuple(names[code] for code in kept_names)
+    order = [i for i in order if name_of(values[i], "Labels").strip()]  # a cell of blanks is no class
+    names = tuple(name_of(values[i], "Labels") for i in order)
+    place = np.full(len(values) + 1, -1)  # its last entry is that of a missing label, -1
+    place[order] = np.arange(len(order))
+    codes = place[codes]
     again = [show(name) for i, name in enumerate(names) if name in names[:i]]
     if again:
         raise PriorGraphError(f"Classes must stay distinct as text. Got {listing(again)} twice in {what}.")
@@ -95,12 +91,10 @@ def classes_of(column: Any, samples: Sequence[str], missing: str, what: str) -> 
 
 def _doubt(names: tuple[str, ...], samples: int, what: str) -> None:
     """Warn of classes that look like one, and of numbers that look measured."""
-    looks: dict[str, str] = {}
-    for name in names:
-        twin = looks.setdefault(looks_of(name), name)
-        if twin != name:
+    for first, *others in look_alikes(names):
+        for other in others:
             warnings.warn(
-                f"{show(twin)} and {show(name)} in {what} are two classes, which look like one.",
+                f"{show(first)} and {show(other)} in {what} are two classes, which look like one.",
                 stacklevel=5,
             )
     if len(names) > 20 and samples < 5 * len(names) and all(name.lstrip("-").isdigit() for name in names):

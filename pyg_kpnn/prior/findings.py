@@ -11,7 +11,7 @@ import numpy as np
 
 from pyg_kpnn.prior.align import need_graph
 from pyg_kpnn.prior.graph import PriorGraph
-from pyg_kpnn.prior.names import ascii_or_show, brief, encode, listing, looks_of, name_of, plain, show
+from pyg_kpnn.prior.names import ascii_or_show, brief, encode, listing, look_alikes, name_of, plain, show
 from pyg_kpnn.prior.report import DroppedRows, ReadReport, RepeatedEdge, SignCell
 from pyg_kpnn.prior.rows import Rows
 from pyg_kpnn.prior.signs import parse_signs
@@ -156,7 +156,7 @@ def _report(
     there = source * count + target
     back = np.isin(target * count + source, there) & (source < target)
     sign = graph._sign
-    twins = _case_twins(graph)
+    twins = look_alikes(graph.nodes)
     kept = graph.num_edges
     quirks = notes + list(_quirks(graph, int(back.sum()), _pairs(graph, back), twins))
     return ReadReport(
@@ -191,13 +191,6 @@ def _pairs(graph: PriorGraph, mask: np.ndarray) -> str:
     return listing(
         (f"{brief(s)} <-> {brief(t)}" for s, t in zip(source, target, strict=True)), int(mask.sum())
     )
-
-
-def _case_twins(graph: PriorGraph) -> tuple[tuple[str, ...], ...]:
-    groups: dict[str, list[str]] = {}
-    for name in dict.fromkeys(graph.nodes):
-        groups.setdefault(looks_of(name), []).append(name)
-    return tuple(tuple(group) for group in groups.values() if len(group) > 1)
 
 
 def _named(names: list[str]) -> str:

@@ -71,6 +71,14 @@ def looks_of(name: str) -> str:
     return unicodedata.normalize("NFC", _INVISIBLE.sub("", name)).strip().casefold()
 
 
+def look_alikes(names: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+    """Sets of different names that look the same in print but for their case."""
+    groups: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        groups.setdefault(looks_of(name), []).append(name)
+    return tuple(tuple(group) for group in groups.values() if len(group) > 1)
+
+
 def near_names(name: str, names: Sequence[str]) -> str:
     """Return a hint such as ``" (did you mean 'Gata1'?)"``, or an empty string.
 
