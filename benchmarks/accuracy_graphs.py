@@ -139,4 +139,5 @@ TASK = Task(
     prepare=from_raw("TUDataset", load),
     run=run,
     headline="accuracy",
+    seeds=3 * FOLDS,  # three deals
 )

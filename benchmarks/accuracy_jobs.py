@@ -103,6 +103,8 @@ class Task:
         The score that the verdicts look at.
     percent : bool
         Whether scores are shown as percentages.
+    seeds : int
+        Fits of each model that count, unless the command asks for another number.
     """
 
     title: str
@@ -116,6 +118,7 @@ class Task:
     quick_datasets: Sequence[str] = (MADE_UP,)
     reference: str = "ours"
     tuning_seeds: int = 2
+    seeds: int = 10
 
 
 def tuning_jobs(name: str, task: Task, dataset: str, quick: bool) -> list[Job]:

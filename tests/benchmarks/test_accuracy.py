@@ -67,6 +67,13 @@ def test_seeds_that_choose_are_not_those_that_count(accuracy: ModuleType, part: 
     ) - {"GCN"}
 
 
+def test_a_table_has_the_fits_that_its_page_tells_of(accuracy: ModuleType) -> None:
+    for words, nodes, graphs in (([], 10, 30), (["--quick"], 2, 2), (["--seeds", "4"], 4, 4)):
+        options = accuracy.options_of(words)
+        counts = [accuracy.seeds_of(accuracy.TASKS[name], options) for name in ("nodes", "graphs")]
+        assert counts == [nodes, graphs]
+
+
 def test_a_fit_starts_from_its_seed_and_leaves_the_random_state(accuracy: ModuleType, part: Any) -> None:
     jobs = part("accuracy_jobs")
     job = jobs.Job("masked", jobs.MADE_UP, "MLP", accuracy.TASKS["masked"].grid("MLP", True)[0], 3)
