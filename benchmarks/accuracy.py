@@ -92,7 +92,7 @@ def measure(
             if why is not None:
                 notes.append(f"Left out: {name} on {dataset}: {why}.")
                 continue
-            many = (seeds_of(task, options), options.quick, log.rows)
+            many = (seeds_of(task, dataset, options), options.quick, log.rows)
             if not options.only_tables:
                 choosing = wanted(tuning_jobs(name, task, dataset, options.quick), options)
                 failed = run(choosing, log, folders, pool, f"{name} {dataset}, choosing")
@@ -104,9 +104,9 @@ def measure(
     return found, notes
 
 
-def seeds_of(task: Task, options: argparse.Namespace) -> int:
+def seeds_of(task: Task, dataset: str, options: argparse.Namespace) -> int:
     """Fits of each model that count: as many as were asked for, or as the task's table is made of."""
-    return options.seeds or (2 if options.quick else task.seeds)
+    return options.seeds or (2 if options.quick else task.seeds_of.get(dataset, task.seeds))
 
 
 def chosen(task: Task, options: argparse.Namespace) -> list[str]:
@@ -126,7 +126,9 @@ def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tasks", type=_tasks, default=list(TASKS), help=f"default {','.join(TASKS)}")
     parser.add_argument("--datasets", type=_datasets, help="only these, by name")
     parser.add_argument("--models", type=_models, help="run only these, separated by ; tables show all")
-    parser.add_argument("--seeds", type=_positive, help="fits of each model that count; default 10, MUTAG 30")
+    parser.add_argument(
+        "--seeds", type=_positive, help="fits of each model that count; default 10, MUTAG and THP1 30"
+    )
     parser.add_argument("--jobs", type=_positive, default=2, help="processes of one thread each; default 2")
     parser.add_argument(
         "--data",

@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -105,6 +105,8 @@ class Task:
         Whether scores are shown as percentages.
     seeds : int
         Fits of each model that count, unless the command asks for another number.
+    seeds_of : mapping
+        The same for datasets in which more fits are wanted.
     """
 
     title: str
@@ -119,6 +121,7 @@ class Task:
     reference: str = "ours"
     tuning_seeds: int = 2
     seeds: int = 10
+    seeds_of: Mapping[str, int] = field(default_factory=dict)
 
 
 def tuning_jobs(name: str, task: Task, dataset: str, quick: bool) -> list[Job]:

@@ -98,6 +98,9 @@ class AllToAll(nn.Module):
     ) -> Any:
         return self.layer(query, key, value, key_padding_mask=hidden, need_weights=False)
 
+    def has_live_source(self, hidden: Tensor) -> Tensor:
+        return ~hidden.all(-1, keepdim=True).expand_as(hidden)
+
 
 class Convolution(nn.Module):
     """PyG's TransformerConv on a batch as one graph of B copies; edges out of hidden tokens are left out."""
@@ -108,6 +111,7 @@ class Convolution(nn.Module):
             ours.embed_dim, ours.head_dim, heads=ours.num_heads, dropout=ours.dropout, root_weight=True
         )
         self.register_buffer("edges", torch.stack([ours.source_index, ours.target_index]))
+        self.has_live_source = ours.has_live_source
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, hidden: Any = None, *_: Any, **__: Any
@@ -128,6 +132,7 @@ class Kpnn2(nn.Module):
         n = ours.key_features
         make = import_module("kpnn2").PackedMultiheadAttention
         edges = ours.source_index, ours.target_index
+        self.has_live_source = ours.has_live_source
         self.layer = make(*edges, n, n, ours.embed_dim, ours.num_heads, dropout=ours.dropout)
 
     def forward(
@@ -136,48 +141,31 @@ class Kpnn2(nn.Module):
         return self.layer(query, key, value, hidden)
 
 
-class Classes(nn.Module):
-    """Our model, or it with another attention, and a Linear of all channels of all nodes."""
-
-    def __init__(self, nodes: PriorTransformer, classes: int) -> None:
-        super().__init__()
-        self.nodes = nodes
-        n, width = nodes.value_weight.shape
-        nodes.head = nn.Identity()  # what comes out is then (B, n, width)
-        self.head = nn.Linear(n * width, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.nodes(x).flatten(1))
+def _readout(classes: int | None) -> dict[str, Any]:
+    return {} if classes is None else {"readout": "class", "num_classes": classes}
 
 
 def _with(attention: Callable[[Any], nn.Module] | None) -> Build:
     """Our model, or it with another attention and everything else the same."""
 
     def build(graph: PriorGraph, classes: int | None, dropout: float) -> nn.Module:
-        model = PriorTransformer(graph, dropout=dropout, **SIZES)
+        model = PriorTransformer(graph, dropout=dropout, **_readout(classes), **SIZES)
         if attention is not None:
             for layer in model.layers:
                 layer.attention = attention(layer.attention)
-        return model if classes is None else Classes(model, classes)
+        return model
 
     return build
 
 
-def by_number(graph: PriorGraph, classes: int, dropout: float) -> nn.Module:
-    """Our model with one number a node, and a Linear of these."""
-    nodes = PriorTransformer(graph, dropout=dropout, **SIZES)
-    return nn.Sequential(nodes, nn.Linear(graph.state_dim, classes))
+def shared(graph: PriorGraph, classes: int | None, dropout: float) -> nn.Module:
+    """Our model with one set of head weights for all nodes, or for their mean."""
+    return PriorTransformer(graph, dropout=dropout, shared_head=True, **_readout(classes), **SIZES)
 
 
-def by_mean(graph: PriorGraph, classes: int, dropout: float) -> nn.Module:
-    """Our model with its own readout of classes, the mean over nodes."""
-    return PriorTransformer(graph, readout="class", num_classes=classes, dropout=dropout, **SIZES)
-
-
-def both_ways(graph: PriorGraph, classes: int | None, dropout: float) -> nn.Module:
-    """Our model on the prior and its edges turned round: a gene is told by what it regulates, too."""
-    pairs = [*dict.fromkeys([*graph.edges, *((target, source) for source, target in graph.edges)])]
-    return MODELS["ours"](PriorGraph.from_edges(pairs, nodes=graph.nodes), classes, dropout)
+def both_ways(name: str) -> Build:
+    """A model on the prior and the way back of its edges: a gene is told by what it regulates, too."""
+    return lambda graph, classes, dropout: MODELS[name](graph.to_undirected(), classes, dropout)
 
 
 MODELS: dict[str, Build] = {
@@ -188,12 +176,13 @@ MODELS: dict[str, Build] = {
     "kpnn2": _with(Kpnn2),
     "ours": _with(None),
 }
-OF_CLASSES: dict[str, Any] = {
+OF_CLASSES = {**MODELS, "ours, shared head": shared}
+OF_VALUES = {
     **MODELS,
-    "ours, one number a node": by_number,
-    "ours, mean of nodes": by_mean,
+    "ours, shared head": shared,
+    "masked linear, both ways": both_ways("masked linear"),
+    "ours, both ways": both_ways("ours"),
 }
-OF_VALUES = {**MODELS, "ours, both ways": both_ways}
 
 
 def size(model: nn.Module) -> int:

@@ -125,19 +125,32 @@ def layer_oracle(layer, inputs, mask, bias=None):
     return tokens + layer.feedforward(layer.feedforward_norm(tokens))
 
 
+def still_hidden(hidden, edges):
+    """Masked nodes that no edge tells anything: they stay masked in the next layer."""
+    return {t for t in hidden if not any(s not in hidden for s, other in edges if other == t)}
+
+
 def transformer_oracle(model, inputs, mask):
     (x,) = inputs
     known = 1.0 if mask is None else (~mask).to(x.dtype)
     tokens = model.name_embedding + (x * known).unsqueeze(-1) * model.value_weight
     classes = torch.cat([GRAPH.sign.long() + 1, torch.full((6,), 3)])
+    hidden = mask
     for index, layer in enumerate(model.layers):
         bias = model.sign_bias[index][classes] if model.edge_bias == "sign" else None
-        tokens = layer_oracle(layer, (tokens,), mask, bias)
+        tokens = layer_oracle(layer, (tokens,), hidden, bias)
+        if hidden is not None:
+            stay = still_hidden(set(hidden.nonzero().flatten().tolist()), GRAPH_EDGES.T.tolist())
+            hidden = torch.tensor([i in stay for i in range(7)])
     tokens = model.norm(tokens)
+    weight, bias = model.head.weight, model.head.bias
     if model.readout == "node":
-        return model.head(tokens).squeeze(-1)
+        return torch.stack([weight[i] @ tokens[i] + bias[i] for i in range(7)])
     live = range(7) if mask is None else [i for i in range(7) if not mask[i]]
-    return model.head(torch.stack([tokens[i] for i in live]).mean(0))
+    if model.shared_head:
+        return weight @ torch.stack([tokens[i] for i in live]).mean(0) + bias
+    own = weight.view(len(weight), 7, -1)
+    return sum(own[:, i] @ tokens[i] for i in live) + bias
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -246,6 +259,20 @@ CASES = {
         pooled=True,
         depth=2,
     ),
+    "shared head": Case(
+        lambda: PriorTransformer(
+            GRAPH, embed_dim=EMBED, num_heads=HEADS, num_layers=2, readout="graph", shared_head=True
+        ),
+        ((7,),),
+        ("both",),
+        GRAPH_EDGES,
+        lambda layer, inputs, mask: layer(inputs[0], mask),
+        lambda layer, inputs, mask: (layer(inputs[0], mask), layer.edge_weights(inputs[0], mask)),
+        lambda layer, inputs, mask: transformer_oracle(layer, inputs, mask).squeeze(-1),
+        hides=(0,),
+        pooled=True,
+        depth=2,
+    ),
     "fixed": Case(
         lambda: FixedEdgeModel(PriorTransformer(GRAPH, embed_dim=EMBED, num_heads=HEADS, num_layers=2)),
         ((7,),),
@@ -322,7 +349,9 @@ class LayerTester:
             return {pairs[entry][1]}
         rows = set() if role == "key" else {entry}
         front = set() if role == "query" else {entry}
+        away = hidden
         for _ in range(case.depth):
-            front = front | {t for s, t in pairs if s in front and s not in hidden}
+            front = front | {t for s, t in pairs if s in front and s not in away}
+            away = still_hidden(away, pairs)
             rows = rows | (front - {entry})
         return rows | ({entry} & {t for s, t in pairs if s == t == entry} - hidden)

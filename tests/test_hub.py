@@ -58,7 +58,7 @@ OPTIONS = [
     {"readout": "class", "num_classes": 3, "edge_bias": "sign", "dropout": 0.25, "chunk_size": 2},
     {"readout": "graph", "edge_bias": "log_weight", "add_self_loops": False, "num_layers": 3},
     {"readout": "class", "num_classes": 1, "num_heads": 3},
-    {"readout": "class", "num_classes": 2, "pool": "flatten"},
+    {"readout": "class", "num_classes": 2, "shared_head": True},
 ]
 
 
@@ -70,7 +70,7 @@ def test_config_is_what_the_constructor_was_given(options):
         "num_layers": 2,
         "readout": "node",
         "num_classes": None,
-        "pool": "mean",
+        "shared_head": False,
         "edge_bias": None,
         "dropout": 0.0,
         "add_self_loops": True,

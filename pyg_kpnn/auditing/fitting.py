@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -164,15 +165,22 @@ def edge_shares(model: Any, graph: PriorGraph, x: Tensor) -> Tensor | None:
     """Attention (E,) on every named edge over what an even share would be; None without ``edge_weights``.
 
     The mean over layers, heads, samples and the unit pairs of an edge, times the number of keys of the
-    target: 1 is as much as any other source of that target gets.
+    target: 1 is as much as any other source of that target gets. A model may be wired by more edges than
+    ``graph``, such as their ways back; None where it lacks one.
     """
     if not hasattr(model, "edge_weights") or not hasattr(model, "layers"):
+        return None
+    own = getattr(model, "graph", graph)
+    if not isinstance(own, PriorGraph) or own.nodes != graph.nodes:
+        return None
+    places = np.searchsorted(own._edge_keys, graph._edge_keys).clip(max=own.num_edges - 1)
+    if (own._edge_keys[places] != graph._edge_keys).any():
         return None
     with torch.no_grad():
         layers = model.edge_weights(x[:_LOOKED_AT])
     weight = torch.stack([layer.double().mean(dim=(0, 2)) for layer in layers]).mean(0).cpu()
     target = model.layers[0].attention.target_index.cpu()
-    weight = (weight * target.bincount()[target])[: graph.nnz]
-    pair_edge = graph.pair_edge
-    total = torch.zeros(graph.num_edges, dtype=weight.dtype).index_add(0, pair_edge, weight)
-    return total / pair_edge.bincount(minlength=graph.num_edges)
+    weight = (weight * target.bincount()[target])[: own.nnz]
+    pair_edge = own.pair_edge
+    total = torch.zeros(own.num_edges, dtype=weight.dtype).index_add(0, pair_edge, weight)
+    return (total / pair_edge.bincount(minlength=own.num_edges))[places]

@@ -77,7 +77,8 @@ def audit(
     n : int, default 99
         Random graphs of each null.
     null : str or sequence of str, default "degree"
-        What they share with the prior: ``preserve`` of :meth:`PriorGraph.rewire`.
+        What they share with the prior: ``preserve`` of :meth:`PriorGraph.rewire`. A graph whose edges all go
+        both ways takes ``"labels"`` only.
     fit : callable, optional
         ``fit(model, x_train, y_train, seed)`` trains in place. Default:
         :func:`~pyg_kpnn.auditing.fit_adamw`. Give every graph the same budget; choose nothing by ``x_test``.
@@ -86,7 +87,7 @@ def audit(
         mode. Default: balanced accuracy for labels, R² for numbers (the mean of the columns).
     edge_scores : callable, optional
         ``edge_scores(model, x_test)`` returns (E,) for the stability of the top edges. Default: attention
-        over an even share, for models with ``edge_weights``.
+        over an even share, for models with ``edge_weights`` that are wired by all edges of ``graph``.
     seed : int, default 0
         Of the split, the random graphs and the fits. Global random state stays as it is.
     level : float, default 0.05
@@ -128,6 +129,7 @@ def audit(
     )
     level, test_share = _fraction("level", level), _fraction("test_share", test_share)
     nulls = _null_names(null)
+    _check_directed(graph, nulls)
     for what, given in (
         ("model_factory", model_factory),
         ("fit", fit),
@@ -184,6 +186,19 @@ def _null_names(null: Any) -> list[str]:
     if not names or len(set(names)) < len(names):
         raise PriorGraphError(f"'null' must be one or several different nulls. Got {show(null)}.")
     return names
+
+
+def _check_directed(graph: PriorGraph, nulls: list[str]) -> None:
+    """Refuse a prior that no random graph is like: all its edges go both ways."""
+    away = [name for name in nulls if name != "labels"]
+    loops = graph._source == graph._target
+    if not away or graph.is_bipartite or loops.all() or graph.to_undirected().num_edges > graph.num_edges:
+        return
+    raise PriorGraphError(
+        f"Graphs of the null {away[0]!r} must be like the prior. Got a prior whose {graph.num_edges} edges "
+        "all go both ways, which theirs do not. Pass null='labels', or the graph in one direction and a "
+        "model_factory (in Python) that takes graph.to_undirected()."
+    )
 
 
 def _fraction(what: str, value: Any) -> float:

@@ -31,6 +31,7 @@ from .options import (
     Target,
     Text,
     Turned,
+    Undirected,
     Weight,
 )
 
@@ -96,6 +97,7 @@ def fit(
     inhibiting: Minus = None,
     drop_self_loops: NoLoops = False,
     keep_first: First = False,
+    undirected: Undirected = False,
     genes_in_rows: Turned = False,
     missing: Missing = "error",
     missing_labels: Lost = "error",
@@ -108,9 +110,12 @@ def fit(
     embed_dim: Annotated[int, typer.Option(help="Width of the model")] = 32,
     num_heads: Annotated[int, typer.Option(help="Attention heads")] = 4,
     num_layers: Annotated[int, typer.Option(help="Layers: how many edges information travels")] = 2,
-    pool: Annotated[
-        str, typer.Option(help="What classes are read from: flatten, every node by itself, or mean, of all")
-    ] = "flatten",
+    shared_head: Annotated[
+        bool,
+        typer.Option(
+            "--shared-head", help="One set of head weights for all nodes, or their mean, not one for each"
+        ),
+    ] = False,
     dropout: Annotated[float, typer.Option(help="Dropout in training")] = 0.1,
     lr: Annotated[float, typer.Option(help="Learning rate")] = 2e-3,
     batch_size: Annotated[int, typer.Option(help="Samples a step")] = 64,
@@ -124,7 +129,7 @@ def fit(
     from .fitting import Settings, fit_folder
 
     graph, report = files.load_prior(
-        prior, source, target, sign, weight, activating, inhibiting, drop_self_loops, keep_first
+        prior, source, target, sign, weight, activating, inhibiting, drop_self_loops, keep_first, undirected
     )
     samples = files.read_samples(
         data,
@@ -142,12 +147,13 @@ def fit(
         embed_dim,
         num_heads,
         num_layers,
-        pool,
+        shared_head,
         dropout,
         lr,
         batch_size,
         seed,
         quiet or json,
+        undirected,
     )
     with files.finished_folder(out, force) as folder:
         run = fit_folder(samples, report, settings, folder)

@@ -32,6 +32,7 @@ def load_prior(
     inhibiting: str | None,
     drop_self_loops: bool,
     keep_first: bool,
+    undirected: bool = False,
 ) -> tuple[PriorGraph, ReadReport]:
     """The graph of a file and the report of its reader, to which is left what was not asked for."""
     if not path.is_file():
@@ -45,7 +46,8 @@ def load_prior(
         options["drop_self_loops"] = True
     if keep_first:
         options |= {"on_duplicate": "first", "on_conflict": "unknown"}
-    return read_prior(path, return_report=True, **options)
+    graph, report = read_prior(path, return_report=True, **options)
+    return graph.to_undirected() if undirected else graph, report
 
 
 def _words(text: str | None) -> list[str]:

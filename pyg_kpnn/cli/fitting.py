@@ -28,12 +28,13 @@ class Settings(NamedTuple):
     embed_dim: int
     num_heads: int
     num_layers: int
-    pool: str
+    shared_head: bool
     dropout: float
     lr: float
     batch_size: int
     seed: int
     quiet: bool
+    undirected: bool = False  # what the graph of the samples is already
 
 
 def fit_folder(
@@ -59,7 +60,7 @@ def fit_folder(
         edge_bias=None if graph.sign is None else "sign",
         readout="class" if classes else "node",
         num_classes=classes or None,
-        pool=settings.pool if classes else "mean",
+        shared_head=settings.shared_head,
     )
     data = PriorDataModule(samples, batch_size=settings.batch_size, seed=settings.seed)
     log = logging.getLogger("lightning.pytorch")

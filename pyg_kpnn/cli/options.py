@@ -28,6 +28,7 @@ __all__ = [
     "Target",
     "Text",
     "Turned",
+    "Undirected",
     "Weight",
 ]
 
@@ -47,6 +48,10 @@ NoLoops = Annotated[bool, typer.Option("--drop-self-loops", help="Leave out edge
 First = Annotated[
     bool,
     typer.Option("--keep-first", help="Keep the first of repeated edges; without sign where signs differ"),
+]
+Undirected = Annotated[
+    bool,
+    typer.Option("--undirected", help="Add the way back of every edge, better for telling hidden values"),
 ]
 Turned = Annotated[bool, typer.Option("--genes-in-rows", help="The table is turned: names in rows")]
 Missing = Annotated[

@@ -121,8 +121,8 @@ def differential_edges(
         codes = {label: code for code, label in enumerate(dict.fromkeys(donors.values))}
         strata = np.array([codes[label] for label in donors.values])[used]
     permuted = torch.from_numpy(permuted_labels(first[used], strata, count, seed))
-    # three arrays of this size are alive when a block is compared
-    fits = block_bytes // (3 * 8 * (count + 1) * len(weighted.layers) * weighted.heads)
+    # three arrays of this size are alive when a block is compared, and one that has no axis of heads
+    fits = block_bytes // (8 * (count + 1) * len(weighted.layers) * (3 * weighted.heads + 1))
     size = max(1, min(len(chosen), fits))
     batches.again(math.ceil(len(chosen) / size), f"block_bytes={block_bytes} for {len(chosen)} edges")
     parts = [
@@ -186,8 +186,8 @@ def _block(
     sums = {n: torch.zeros(rows, len(chosen), weighted.heads, dtype=torch.float64) for n in weighted.layers}
     totals = {n: torch.zeros(len(chosen), weighted.heads, dtype=torch.float64) for n in weighted.layers}
     moments = {n: [Moments(len(chosen), weighted.heads) for _ in "ab"] for n in weighted.layers}
-    lived = torch.zeros(rows, len(sources), dtype=torch.float64)
-    all_lived = torch.zeros(len(sources), dtype=torch.float64)
+    lived = {n: torch.zeros(rows, len(sources), dtype=torch.float64) for n in weighted.layers}
+    all_lived = {n: torch.zeros(len(sources), dtype=torch.float64) for n in weighted.layers}
     limit = weighted.at_a_time(block_bytes)
     seen = 0
     for whole in batches:
@@ -199,19 +199,19 @@ def _block(
             which = np.searchsorted(used, places)
             chance = permuted[:, which]
             first = chance[0]
-            mask = batch.mask
-            live_source = (
-                torch.ones(len(batch), len(sources), dtype=torch.bool)
-                if mask is None
-                else ~mask.cpu()[:, sources]
-            )
-            live = None if bool(live_source.all()) else live_source[:, owner]
-            lived += chance.double() @ live_source.double()
-            all_lived += live_source.double().sum(0)
 
             def take(
-                layer: int, weights: Tensor, chance: Tensor = chance, first: Tensor = first, live: Any = live
+                layer: int, weights: Tensor, keys: Any, chance: Tensor = chance, first: Tensor = first
             ) -> None:
+                live = None
+                if keys is None:
+                    lived[layer] += chance.double().sum(1, keepdim=True)
+                    all_lived[layer] += len(weights)
+                else:
+                    there = keys.cpu()[:, sources]
+                    live = there[:, owner]
+                    lived[layer] += chance.double() @ there.double()
+                    all_lived[layer] += there.double().sum(0)
                 part = weights[:, index.to(device)]
                 for moment, group in zip(moments[layer], (first, ~first), strict=True):
                     if bool(group.any()):
@@ -224,16 +224,17 @@ def _block(
             weighted.run(batch, seen, take)
         seen += len(whole)
     known.check(seen)
-    counts = lived[:, owner].unsqueeze(-1)
-    others = all_lived[owner].unsqueeze(-1) - counts
     out = []
     for number in weighted.layers:
+        counts = lived.pop(number)[:, owner].unsqueeze(-1)
+        in_all = all_lived[number][owner].unsqueeze(-1)
+        others = in_all - counts
         total = totals[number]
         held = sums.pop(number)
         apart = (held / counts).sub_((total - held).div_(others)).abs_()
         # a permutation without a single sample on one side says nothing for the edge: counted against it
         apart = apart.nan_to_num_(nan=math.inf, posinf=math.inf)
-        closeness = 4 * weighted.eps() * total.abs() / all_lived[owner].clamp(min=1).unsqueeze(-1)
+        closeness = 4 * weighted.eps() * total.abs() / in_all.clamp(min=1)
         extreme = (apart[1:] >= apart[0] - closeness).sum(0)
         first_, second = moments[number]
         below = (first_.count + second.count - 2).clamp(min=1).unsqueeze(-1)

@@ -74,8 +74,8 @@ def interactions(
     -----
     **Zeros.** A token of a PriorTransformer of L layers sees what is at most L edges upstream, so the
     mixed derivative of a node's output is exactly zero unless both inputs are. With ``readout`` "graph"
-    or "class" it is exactly zero unless the two inputs have a common descendant within L edges: pooling
-    and the affine head add tokens up. Any other head there may combine what never met, so ``hops`` is NA
+    or "class" it is exactly zero unless the two inputs have a common descendant within L edges: the
+    affine head adds tokens up. Any other head there may combine what never met, so ``hops`` is NA
     then, as it is for other models and for layers that were replaced.
 
     **Strength.** ``top_k`` ranks by the absolute mean over samples, or with ``per_sample`` by the mean

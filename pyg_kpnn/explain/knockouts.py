@@ -52,7 +52,7 @@ def knockout(
         Names, and tuples of names that are knocked out together; every node alone by default.
     value : float, "mean" or "mask", default 0.0
         What the node's input becomes: a number, its own mean over the samples where it was measured, or
-        not measured at all (``key_padding_mask``), so that nobody attends to it.
+        not measured at all (``key_padding_mask``), as the model treats that.
     outputs : sequence, optional
         Names of nodes where the model returns one value a unit, numbers of columns otherwise.
     per_sample : bool, default False

@@ -44,7 +44,7 @@ class NamedModel:
     num_layers : int or None
         Layers along the graph that bound how far a value travels; None where no bound is known.
     pooled : bool
-        Whether outputs are affine in a sum over tokens.
+        Whether every output reads the tokens of all nodes.
     samples, flat : Tensor
         ``x`` as given and as ``(B, N)``.
 

@@ -79,8 +79,9 @@ def edge_weights(
 
     Notes
     -----
-    **Masked nodes.** Nobody attends to a masked node, so a sample in which an edge's source is masked says
-    nothing of that edge and does not count: ``samples`` is the number of those that do.
+    **Masked nodes.** Where nobody attends to a masked node (in a PriorTransformer, until it has heard
+    something), a sample in which an edge's source is masked says nothing of that edge and does not count:
+    ``samples`` is the number of those that do, in each layer.
 
     **Memory.** 16 bytes for every layer, head, edge and group, the table itself (about 40 bytes a row), and
     a few times ``block_bytes``; nothing grows with the number of samples.
@@ -117,11 +118,9 @@ def edge_weights(
                 label: [place for place, other in enumerate(own) if other == label]
                 for label in dict.fromkeys(own)
             }
-            live = edges.live(batch)
 
-            def take(
-                layer: int, weights: Any, members: dict[Any, list[int]] = members, live: Any = live
-            ) -> None:
+            def take(layer: int, weights: Any, keys: Any, members: dict[Any, list[int]] = members) -> None:
+                live = None if keys is None else keys[:, edges.source.to(keys.device)]
                 for label, places in members.items():
                     held = found.setdefault(label, {})
                     if layer not in held:

@@ -21,8 +21,9 @@ from .named_model import unit_labels
 
 __all__ = ["WeightedEdges", "evaluating"]
 
-#: Called with the number of a layer and its weights ``(B, nnz, heads)``, which are gone afterwards.
-Taker = Callable[[int, Tensor], None]
+#: Called with the number of a layer, its weights ``(B, nnz, heads)``, which are gone afterwards, and which
+#: keys are live in that layer, ``(B, n)`` bool, None where all are.
+Taker = Callable[[int, Tensor, "Tensor | None"], None]
 
 
 @contextlib.contextmanager
@@ -113,12 +114,13 @@ class WeightedEdges:
         """Give ``take`` the weights of a batch that begins with sample ``first``, one layer at a time."""
         finite(batch, self.source_names, first)
         seen: list[int] = []
-        asked: dict[int, tuple[bool, bool]] = {}
+        asked: dict[int, tuple[bool, bool, Tensor | None]] = {}
 
         def before(layer: nn.Module, args: Any, kwargs: Any) -> Any:
             call = inspect.signature(layer.forward).bind(*args, **kwargs)
             call.apply_defaults()
-            asked[id(layer)] = call.arguments["need_weights"], call.arguments["average_attn_weights"]
+            names = ("need_weights", "average_attn_weights", "key_padding_mask")
+            asked[id(layer)] = tuple(call.arguments[name] for name in names)
             call.arguments.update(need_weights=True, average_attn_weights=False)
             return call.args, call.kwargs
 
@@ -126,12 +128,13 @@ class WeightedEdges:
             def hook(layer: nn.Module, args: Any, out: Any) -> Any:
                 mixed, weights = out
                 seen.append(number)
+                need, average, mask = asked.pop(id(layer))
                 if number in self.layers:
                     kept = weights if layer.batch_first else weights.transpose(0, 1)
                     if kept.dim() != 3 or len(kept) != len(batch):
                         raise PriorGraphError(f"Layer {number} must see every sample as one row of a batch.")
-                    take(number, kept.mean(-1, keepdim=True) if self.mean_heads else kept)
-                need, average = asked.pop(id(layer))
+                    live = None if mask is None or not bool(mask.any()) else ~mask.to(weights.device)
+                    take(number, kept.mean(-1, keepdim=True) if self.mean_heads else kept, live)
                 if not need:
                     return mixed, None
                 return mixed, weights.mean(-1) if average else weights
@@ -154,12 +157,6 @@ class WeightedEdges:
             raise PriorGraphError(
                 f"Every layer must run once a call, got {seen.count(number)} runs of layer {number}."
             )
-
-    def live(self, batch: Batch) -> Tensor | None:
-        """``(B, nnz)``, whether the source of an edge is there; None where nothing is masked."""
-        if batch.mask is None or not bool(batch.mask.any()):
-            return None
-        return ~batch.mask.to(self.device)[:, self.source.to(self.device)]
 
     def _call(self, batch: Batch) -> None:
         x = batch.x.to(self.device)

@@ -14,7 +14,7 @@ from ..prior.names import name_list, show
 from .edge_attention import EdgeAttention
 from .packed_attention import PackedMultiheadAttention
 from .prior_transformer import PriorTransformer, PriorTransformerLayer
-from .projection import LayerNorm, is_plain
+from .projection import LayerNorm, NodeLinear, is_plain
 
 __all__ = [
     "ELEMENTWISE",
@@ -82,7 +82,14 @@ def _parts(model: PriorTransformer) -> Iterator[tuple[str, nn.Module, tuple[type
         yield f"{name}.feedforward", layer.feedforward, None
         yield f"{name}.dropout", layer.dropout, (nn.Dropout, nn.Identity)
     yield "norm", model.norm, norms
-    yield "head", model.head, None
+    yield "head", model.head, (NodeLinear,) if _reads_nodes(model) else None
+
+
+def _reads_nodes(model: PriorTransformer) -> bool:
+    """Whether every node is read by a row of a NodeLinear."""
+    head = model.head
+    fits = isinstance(head, NodeLinear) and head.weight.shape == model.value_weight.shape
+    return fits and model.readout == "node"
 
 
 def _kind_refusal(name: str, module: nn.Module, kinds: tuple[type, ...]) -> str | None:
@@ -102,7 +109,8 @@ def _chain_refusal(name: str, module: nn.Module) -> str | None:
         return None
     if type(module) in kinds and _kind_refusal(name, module, kinds) is None:
         return None
-    shown = repr(module).split("\n")[0]
+    shown = repr(module)
+    shown = type(module).__name__ if "\n" in shown else shown
     return f"Jets do not know {name}: {shown}. They know Linear, LayerNorm, GELU, SiLU, Tanh and Sigmoid."
 
 
@@ -156,6 +164,8 @@ def chosen_outputs(model: PriorTransformer, outputs: Any) -> Tensor:
 
 
 def _head_width(model: PriorTransformer) -> int:
+    if _reads_nodes(model):
+        return 1
     linear = [module for module in model.head.modules() if is_plain(module)]
     weight = linear[-1].weight if linear else model.value_weight.T
     return len(weight)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from ..checkpoint import AllOrNothing, FixedGraph
 from ..errors import PriorGraphError
-from ..ops import EdgeLayout, rows
+from ..ops import EdgeLayout, edge_attention, rows
 from ..ops.precision import without_autocast
 from ..ops.unbind import unbind_three
 from ..prior import PriorGraph
@@ -258,6 +258,42 @@ class PackedMultiheadAttention(AttentionSettings, AllOrNothing, FixedGraph):
             nn.init.xavier_uniform_(linear.weight, generator=generator)
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
+
+    def has_live_source(self, key_padding_mask: Tensor) -> Tensor:
+        """Which queries have a source that is not masked; the others mix to zeros.
+
+        Parameters
+        ----------
+        key_padding_mask : Tensor
+            Bool, ``(..., key_features)``, True = that key is not there.
+
+        Returns
+        -------
+        Tensor
+            Bool, ``(..., query_features)``.
+
+        Raises
+        ------
+        PriorGraphError
+            If the mask is not as above.
+        """
+        if not isinstance(key_padding_mask, Tensor):
+            kind = type(key_padding_mask).__name__
+            raise PriorGraphError(f"key_padding_mask must be a boolean tensor, True = ignore, got {kind}.")
+        axes, device = key_padding_mask.shape[:-1], key_padding_mask.device
+        self._check_mask(key_padding_mask, axes, device)
+        live = (~key_padding_mask).float()[..., None, None]
+        asks = live.new_zeros(*axes, self.query_features, 1, 1)
+        # The mean over sources, by whatever backend there is: nothing of the size of the edges is stored.
+        share, _ = edge_attention(
+            asks,
+            torch.zeros_like(live),
+            live,
+            self._layout.to("meta") if live.is_meta else self._layout,
+            chunk_size=self.chunk_size,
+            backend=self.backend,
+        )
+        return share[..., 0, 0] > 0
 
     def forward(
         self,

@@ -13,10 +13,9 @@ from ..errors import PriorGraphError
 from ..hub import Shareable
 from ..ops.rows import apart
 from ..prior import PriorGraph
-from ..prior.names import check_choice
 from .checks import flag, positive_int, probability
 from .packed_attention import PackedMultiheadAttention
-from .projection import LayerNorm, project
+from .projection import LayerNorm, NodeLinear, project
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["PriorTransformer", "PriorTransformerLayer"]
 
 READOUTS = ("node", "graph", "class")
-POOLS = ("mean", "flatten")
 EDGE_BIASES = (None, "sign", "log_weight")
 
 
@@ -162,14 +160,15 @@ class PriorTransformer(AllOrNothing, FrozenBuffers, Shareable):
         Size of the model.
     readout : {"node", "graph", "class"}, default "node"
         ``"node"``: one number a unit, ``(B, n)``. ``"graph"``: one number a sample, ``(B,)``.
-        ``"class"``: logits, ``(B, num_classes)``. The last two pool the tokens.
+        ``"class"``: logits, ``(B, num_classes)``.
     num_classes : int, optional
         For ``readout="class"``, at least 1.
-    pool : {"mean", "flatten"}, default "mean"
-        What the head of ``"graph"`` and ``"class"`` reads: ``"mean"`` the mean over live tokens;
-        ``"flatten"`` every channel of every token, 0 for those that are masked, with
-        ``n * embed_dim`` weights an output. With many nodes of which few tell the class, a mean
-        dilutes them, and ``"flatten"`` is much more accurate.
+    shared_head : bool, default False
+        False: the head has weights of its own for every node. A ``"node"`` output is read from its
+        token by that node's weights, ``"graph"`` and ``"class"`` from every channel of every token,
+        0 for those that are masked, with ``n * embed_dim`` weights an output. True: one set of
+        weights reads every token, or the mean over those that are not masked: fewer parameters, and
+        less accurate where few of many nodes tell the class.
     edge_bias : {None, "sign", "log_weight"}, default None
         What the prior knows of an edge, added to its score: ``"sign"`` a learned term for each
         layer, head and sign (activating, inhibiting, unknown, own loop), starting at zero;
@@ -213,7 +212,7 @@ class PriorTransformer(AllOrNothing, FrozenBuffers, Shareable):
         num_layers: int = 2,
         readout: str = "node",
         num_classes: int | None = None,
-        pool: str = "mean",
+        shared_head: bool = False,
         edge_bias: str | None = None,
         dropout: float = 0.0,
         add_self_loops: bool = True,
@@ -231,16 +230,13 @@ class PriorTransformer(AllOrNothing, FrozenBuffers, Shareable):
                 f"num_classes goes with readout='class' and only with it, got readout={readout!r} and "
                 f"num_classes={num_classes!r}."
             )
-        check_choice(pool, POOLS, "pool")
-        if readout == "node" and pool != "mean":
-            raise PriorGraphError(f"pool goes with readout='graph' or 'class', got {pool!r} and 'node'.")
         embed_dim = positive_int("embed_dim", embed_dim)
         dropout = probability("dropout", dropout)
         flag("add_self_loops", add_self_loops)
         num_layers = positive_int("num_layers", num_layers)
         self.graph = graph
         self.readout = readout
-        self.pool = pool
+        self.shared_head = flag("shared_head", shared_head)
         self.edge_bias = edge_bias
         self.value_weight = nn.Parameter(torch.empty(graph.state_dim, embed_dim))
         self.name_embedding = nn.Parameter(torch.empty(graph.state_dim, embed_dim))
@@ -257,10 +253,11 @@ class PriorTransformer(AllOrNothing, FrozenBuffers, Shareable):
         ]
         self.layers = nn.ModuleList(layers)
         self.norm = LayerNorm(embed_dim)
-        self.head = nn.Linear(
-            embed_dim * (graph.state_dim if pool == "flatten" else 1),
-            1 if num_classes is None else positive_int("num_classes", num_classes),
-        )
+        outputs = 1 if num_classes is None else positive_int("num_classes", num_classes)
+        if readout == "node" and not shared_head:
+            self.head: nn.Module = NodeLinear(graph.state_dim, embed_dim)
+        else:
+            self.head = nn.Linear(embed_dim * (1 if shared_head else graph.state_dim), outputs)
         self._set_edge_bias(num_layers, num_heads, layers[0].attention.nnz)
         self._reset_embeddings()
 
@@ -320,7 +317,7 @@ class PriorTransformer(AllOrNothing, FrozenBuffers, Shareable):
             "num_layers": len(self.layers),
             "readout": self.readout,
             "num_classes": self.head.out_features if self.readout == "class" else None,
-            "pool": self.pool,
+            "shared_head": self.shared_head,
             "edge_bias": self.edge_bias,
             "dropout": first.dropout.p,
             "add_self_loops": first.attention.add_self_loops,
@@ -349,8 +346,10 @@ class PriorTransformer(AllOrNothing, FrozenBuffers, Shareable):
         x : Tensor
             ``(B, n)`` values in the order of ``graph.nodes``; standardise them first.
         key_padding_mask : Tensor, optional
-            ``(B, n)`` bool, True = not measured: nobody attends to that node, its token is not
-            pooled, and its value, NaN included, is not used.
+            ``(B, n)`` bool, True = not measured: the value, NaN included, is not used. Nobody attends to
+            that node until it has attended to others: in the first layer never, from the second on where
+            one of its sources was measured, or was attended to itself in the layer before. Its token
+            then holds what they said. With ``readout`` ``"graph"`` or ``"class"`` the head does not read it.
 
         Returns
         -------
@@ -401,25 +400,29 @@ class PriorTransformer(AllOrNothing, FrozenBuffers, Shareable):
             x = x.masked_fill(mask, 0.0)  # an unmeasured node keeps its name, not its value
         known, lost = apart(x.to(self.value_weight.dtype).unsqueeze(-1))
         tokens = torch.addcmul(self.name_embedding + lost, known, self.value_weight)
-        weights = []
+        weights, hidden = [], mask
         for index, layer in enumerate(self.layers):
-            tokens, layer_weights = layer(tokens, mask, self._bias_of(index), need_weights)
+            tokens, layer_weights = layer(tokens, hidden, self._bias_of(index), need_weights)
             weights.append(layer_weights)
+            if hidden is not None and index + 1 < len(self.layers):
+                # What was not measured says nothing until it has heard something.
+                attention: Any = layer.attention
+                hidden = hidden & ~attention.has_live_source(hidden)
         tokens = self.norm(tokens)
         if self.readout == "node":
             return project(self.head, tokens).squeeze(-1), weights
-        if self.pool == "flatten":
-            live = tokens if mask is None else tokens.masked_fill(mask.unsqueeze(-1), 0.0)
-            pooled = live.flatten(1)
+        if not self.shared_head:
+            read = tokens if mask is None else tokens.masked_fill(mask.unsqueeze(-1), 0.0)
+            read = read.flatten(1)
         elif mask is None:
-            pooled = tokens.mean(1)
+            read = tokens.mean(1)
         else:
             # In half precision 65,520 nodes would count as infinitely many.
             wide = tokens.to(torch.promote_types(tokens.dtype, torch.float32))
             count = (~mask).to(wide.dtype).sum(1, keepdim=True)
-            pooled = wide.masked_fill(mask.unsqueeze(-1), 0.0).sum(1) / count.clamp(min=1.0)
-            pooled = pooled.to(tokens.dtype)
-        out = project(self.head, pooled)
+            read = wide.masked_fill(mask.unsqueeze(-1), 0.0).sum(1) / count.clamp(min=1.0)
+            read = read.to(tokens.dtype)
+        out = project(self.head, read)
         return (out if self.readout == "class" else out.squeeze(-1)), weights
 
     def jet(

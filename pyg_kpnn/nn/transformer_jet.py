@@ -16,7 +16,7 @@ from ..ops.precision import without_autocast
 from .jet_checks import ELEMENTWISE, check_values, chosen_outputs, jet_refusal, layers_of, units_of
 from .packed_attention import PackedMultiheadAttention
 from .prior_transformer import PriorTransformer
-from .projection import is_plain
+from .projection import NodeLinear, is_plain
 
 __all__ = ["jet_at_units", "transformer_jet"]
 
@@ -123,10 +123,13 @@ def _run(model: PriorTransformer, x: Tensor, units: list[int], chosen: Tensor, s
     if model.readout == "node":
         tokens = tokens.index_select(2, chosen)  # the rest of the model acts on single tokens
     tokens = _layer_norm(model.norm, tokens, space)
+    if isinstance(model.head, NodeLinear):
+        read = torch.einsum("...nd,nd->...n", tokens, model.head.weight[chosen])
+        return torch.cat([read[:1] + model.head.bias[chosen], read[1:]])
     if model.readout == "node":
         return _chain(model.head, tokens, space).squeeze(-1)
-    pooled = tokens.flatten(2) if model.pool == "flatten" else tokens.mean(2)
-    return _chain(model.head, pooled, space).index_select(-1, chosen)
+    read = tokens.mean(2) if model.shared_head else tokens.flatten(2)
+    return _chain(model.head, read, space).index_select(-1, chosen)
 
 
 def _embed(model: PriorTransformer, x: Tensor, units: list[int], space: JetSpace) -> Tensor:

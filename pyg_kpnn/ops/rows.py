@@ -14,16 +14,22 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.autograd import forward_ad
 from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
 from torch.nn import functional
 
 from .precision import traced, without_autocast
 
-__all__ = ["apart", "finite", "layer_norm", "linear", "primals", "times"]
+__all__ = ["apart", "as_autocast", "finite", "layer_norm", "linear", "primals", "times"]
 
 
 def finite(tensor: Tensor) -> Tensor:
     """``tensor`` with 0 where it is NaN or infinite."""
+    if not torch.compiler.is_compiling() and (
+        is_functorch_wrapped_tensor(tensor) or forward_ad._current_level >= 0
+    ):
+        # Forward mode of nan_to_num multiplies the tangent by 0, which leaves NaN in it.
+        return torch.where(tensor.isfinite(), tensor, 0.0)
     return torch.nan_to_num(tensor, nan=0.0, posinf=0.0, neginf=0.0)
 
 
@@ -46,15 +52,21 @@ def times(left: Tensor, right: Tensor) -> Tensor:
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """``rows @ weight.T + bias`` (..., out) as ``torch.nn.functional.linear``, under autocast too."""
-    device = rows.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        # Here and not inside, so that each gradient is cast back to its tensor's own dtype.
-        low = torch.get_autocast_dtype(device)
-        rows, weight = (t if t.dtype == torch.float64 else t.to(low) for t in (rows, weight))
-        bias = None if bias is None else bias.to(rows.dtype)
+    # Here and not inside, so that each gradient is cast back to its tensor's own dtype.
+    rows, weight = as_autocast(rows, weight)
+    bias = None if bias is None else bias.to(rows.dtype)
     function = _Linear if torch.compiler.is_compiling() else _LinearWithForwardAD
-    with without_autocast(device):
+    with without_autocast(rows.device.type):
         return function.apply(rows, weight, bias)
+
+
+def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """What ``torch.autocast``, where it is on, makes of the operands of a matrix product."""
+    device = tensors[0].device.type
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return tensors
+    low = torch.get_autocast_dtype(device)
+    return tuple(tensor if tensor.dtype == torch.float64 else tensor.to(low) for tensor in tensors)
 
 
 def layer_norm(rows: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:

@@ -15,7 +15,7 @@ from pyg_kpnn.errors import PriorGraphError
 from pyg_kpnn.prior import fingerprint as _fingerprint
 from pyg_kpnn.prior.constructors import GraphConstructors
 from pyg_kpnn.prior.names import name_list, name_of, near_names, show, unknown_names
-from pyg_kpnn.prior.restrict import induced, renamed, restricted
+from pyg_kpnn.prior.restrict import induced, renamed, restricted, with_ways_back
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -448,6 +448,32 @@ class PriorGraph(GraphConstructors):
             None if self._weight is None else self._weight[order],
             None if self._split is None else len(self.nodes) - cut,
         )
+
+    def to_undirected(self) -> PriorGraph:
+        """The graph with every edge in both directions.
+
+        An edge that is added takes the sign and the weight of the one it turns round; where both are there
+        already, each keeps its own. Nodes and widths stay, and a self-loop stays one edge. Weights and
+        derivatives of a model on it no longer say who acts on whom.
+
+        Returns
+        -------
+        PriorGraph
+            Directed, as all are, and with another fingerprint if anything was added.
+
+        Raises
+        ------
+        PriorGraphError
+            If the graph is bipartite.
+
+        Examples
+        --------
+        >>> graph = PriorGraph.from_edges([("a", "b"), ("b", "a"), ("c", "a")], sign=[1, -1, -1])
+        >>> both = graph.to_undirected()
+        >>> both.edges, both.sign.tolist()
+        ((('a', 'b'), ('a', 'c'), ('b', 'a'), ('c', 'a')), [1, -1, -1, -1])
+        """
+        return with_ways_back(self)
 
     def rewire(self, seed: int, preserve: str = "degree") -> PriorGraph:
         """A random graph on the same nodes that shares a property with this one.

@@ -1,4 +1,4 @@
-"""New graphs from old ones: fewer nodes, or other names."""
+"""New graphs from old ones: fewer nodes, other names, or edges both ways."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyg_kpnn.prior.names import check_choice, check_text, is_missing, listing, 
 if TYPE_CHECKING:
     from pyg_kpnn.prior.graph import PriorGraph
 
-__all__ = ["induced", "renamed", "restricted"]
+__all__ = ["induced", "renamed", "restricted", "with_ways_back"]
 
 
 def induced(graph: PriorGraph, keep: np.ndarray) -> PriorGraph:
@@ -114,6 +114,32 @@ def renamed(graph: PriorGraph, mapping: Mapping[Any, Any] | Callable[[str], Any]
         None if graph._sign is None else graph._sign[edges],
         None if graph._weight is None else graph._weight[edges],
         graph._split,
+    )
+
+
+def with_ways_back(graph: PriorGraph) -> PriorGraph:
+    """The work of :meth:`PriorGraph.to_undirected`."""
+    from pyg_kpnn.prior.graph import PriorGraph
+
+    if graph.is_bipartite:
+        raise PriorGraphError(
+            "An undirected graph must have one set of nodes. Got a bipartite graph, whose "
+            f"{len(graph.target_nodes)} targets are no sources. See reverse() for the other direction."
+        )
+    turned = graph._target.astype(np.int64) * len(graph.nodes) + graph._source
+    back = np.flatnonzero(~np.isin(turned, graph._edge_keys))
+    source = np.concatenate([graph._source, graph._target[back]])
+    target = np.concatenate([graph._target, graph._source[back]])
+    order = np.lexsort((target, source))
+    carried = np.concatenate([np.arange(graph.num_edges), back])[order]
+    return PriorGraph(
+        graph.nodes,
+        graph.node_widths,
+        source[order],
+        target[order],
+        None if graph._sign is None else graph._sign[carried],
+        None if graph._weight is None else graph._weight[carried],
+        None,
     )
 
 

@@ -370,6 +370,36 @@ def test_attention_over_an_even_share():
     assert torch.allclose(edge_shares(model, graph, torch.randn(5, 4)), torch.ones(4, dtype=torch.float64))
 
 
+def test_attention_of_a_model_with_more_edges_is_named_right():
+    graph = PriorGraph.from_edges([("b", "a"), ("c", "b")])
+    model = PriorTransformer(graph.to_undirected(), embed_dim=8, num_heads=2)
+    x = torch.randn(5, 3)
+    every = edge_shares(model, model.graph, x)
+    assert model.graph.edges == (("a", "b"), ("b", "a"), ("b", "c"), ("c", "b"))
+    assert edge_shares(model, graph, x).tolist() == every[[1, 3]].tolist()
+    for other in ([("b", "a"), ("c", "a")], [("b", "a"), ("c", "d")]):
+        assert edge_shares(model, PriorGraph.from_edges(other), x) is None
+
+
+def test_a_prior_of_edges_both_ways_is_refused_but_for_labels():
+    x = samples(40)[0]
+    y = (x[:, 0] > 0).long()
+    both = TRUTH.to_undirected()
+    for null in ("degree", ["labels", "density"]):
+        with pytest.raises(PriorGraphError, match=r"null '(degree|density)' must be like the prior\. Got"):
+            audit(None, both, (x, y), n=1, null=null, **QUICK)
+    assert audit(None, both, (x, y), n=1, null="labels", **QUICK).nulls[0].null == "labels"
+
+    def factory(graph):
+        return PriorTransformer(
+            graph.to_undirected(), embed_dim=8, num_heads=2, readout="class", num_classes=2
+        )
+
+    report = audit(factory, TRUTH, (x, y), n=1, progress=False, stability_seeds=2)
+    assert report.top_edges
+    assert {(s, t) for s, t, _ in report.top_edges} <= set(TRUTH.edges)
+
+
 def test_stability_by_hand():
     # seven edges; the top one of two seeds is the same, of the third another
     tops = iter([[0, 1], [1, 0], [2, 3]])

@@ -68,10 +68,11 @@ def test_seeds_that_choose_are_not_those_that_count(accuracy: ModuleType, part: 
 
 
 def test_a_table_has_the_fits_that_its_page_tells_of(accuracy: ModuleType) -> None:
-    for words, nodes, graphs in (([], 10, 30), (["--quick"], 2, 2), (["--seeds", "4"], 4, 4)):
+    wanted = (("nodes", "Cora"), ("graphs", "MUTAG"), ("states", "HSC"), ("states", "THP1"))
+    for words, *expected in (([], 10, 30, 10, 30), (["--quick"], 2, 2, 2, 2), (["--seeds", "4"], 4, 4, 4, 4)):
         options = accuracy.options_of(words)
-        counts = [accuracy.seeds_of(accuracy.TASKS[name], options) for name in ("nodes", "graphs")]
-        assert counts == [nodes, graphs]
+        counts = [accuracy.seeds_of(accuracy.TASKS[name], data, options) for name, data in wanted]
+        assert counts == expected
 
 
 def test_a_fit_starts_from_its_seed_and_leaves_the_random_state(accuracy: ModuleType, part: Any) -> None:

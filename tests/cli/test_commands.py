@@ -363,13 +363,24 @@ def test_loops_of_the_model_are_in_no_picture_of_groups(folder, kpnn, fitted, mo
     assert set(drawn[0]["group"]) == {"up", "down"}
 
 
-def test_what_classes_are_read_from(folder, kpnn):
+def test_edges_both_ways_on_request(folder, kpnn):
     pytest.importorskip("lightning")
     from pyg_kpnn.train import load
 
-    for options, pool in (((), "flatten"), (("--pool", "mean"), "mean")):
-        status, _, err = kpnn(*FIT, *SMALL, *options, "--out", pool)
+    status, _, err = kpnn(*FIT, *SMALL, "--undirected", "--out", "both")
+    assert status == 0, err
+    edges = {("A", "B"), ("A", "C"), ("B", "D"), ("C", "D"), ("D", "A")}
+    assert set(load(Path("both", "model.ckpt")).model.graph.edges) == edges | {(t, s) for s, t in edges}
+    assert json.loads(Path("both", "run.json").read_text())["settings"]["undirected"] is True
+    status, _, err = kpnn("explain", "both", "--data", "cells.csv", "--out", "answers")
+    assert status == 0, err
+
+
+def test_a_head_is_shared_on_request(folder, kpnn):
+    pytest.importorskip("lightning")
+    from pyg_kpnn.train import load
+
+    for options, shared in (((), False), (("--shared-head",), True)):
+        status, _, err = kpnn(*FIT, *SMALL, *options, "--out", str(shared))
         assert status == 0, err
-        assert load(Path(pool, "model.ckpt")).model.pool == pool
-    status, _, err = kpnn(*FIT, *SMALL, "--pool", "max", "--out", "run")
-    assert (status, err) == (1, "error: 'pool' must be 'mean' or 'flatten'. Got 'max'.\n")
+        assert load(Path(str(shared), "model.ckpt")).model.shared_head is shared

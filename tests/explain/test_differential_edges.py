@@ -196,6 +196,24 @@ def test_masked_samples_do_not_count():
     assert a_t.p_value == pytest.approx((1 + count) / 50)
 
 
+def test_masked_samples_count_where_they_were_attended_to():
+    model = PriorTransformer(GRAPH, embed_dim=6, num_heads=2, num_layers=2).to(D).eval()
+    x, mask = values(12, 6), torch.zeros(12, 6, dtype=torch.bool)
+    mask[::2, 4] = True  # t, which hears a: all of x
+    table = differential_edges(
+        model, x, list("xy" * 6), "x", "y", layer=[0, 1], key_padding_mask=mask, n_permutations=9
+    )
+    t_u = table[(table.source == "t") & (table.target == "u")]
+    assert dict(zip(t_u["layer"], t_u.samples_a, strict=True)) == {0: 0, 1: 6}
+    assert dict(zip(t_u["layer"], t_u.p_value.isna(), strict=True)) == {0: True, 1: False}
+    alone = differential_edges(
+        model, x, list("xy" * 6), "x", "y", layer=[1], key_padding_mask=mask, n_permutations=9
+    )
+    both = table[table["layer"] == 1].reset_index(drop=True)
+    columns = ["mean_a", "mean_b", "p_value", "samples_a"]
+    pd.testing.assert_frame_equal(alone[columns], both[columns])
+
+
 def test_permutations_with_an_empty_side_count_against_the_edge():
     mask = torch.zeros(12, 6, dtype=torch.bool)
     mask[2:, 0] = True  # a is there in one sample of each group

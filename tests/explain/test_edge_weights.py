@@ -152,7 +152,7 @@ def test_datasets_of_this_package_bring_masks_and_labels():
     assert expected.samples.min() == 2
     for data in (dataset, AlignedGraphs(dataset)):
         pd.testing.assert_frame_equal(
-            edge_weights(model, data, groupby="y", batch_size=3), expected, rtol=1e-6
+            edge_weights(model, data, groupby="y", batch_size=3), expected, rtol=1e-6, atol=1e-7
         )
 
 
@@ -165,6 +165,17 @@ def test_masks_go_with_their_group():
     part = table[(table.source == "a") & (table.target == "t")]
     assert part.samples.tolist() == [2, 2]
     np.testing.assert_allclose(part.weight, [weights[[2, 4]].mean(), weights[[5, 6]].mean()], rtol=1e-12)
+
+
+def test_a_masked_source_is_attended_to_from_the_second_layer_on():
+    model, mask = build(num_layers=2), torch.zeros(7, 5, dtype=torch.bool)
+    mask[[0, 1, 3], 0] = True
+    table = edge_weights(model, X.masked_fill(mask, torch.nan), key_padding_mask=mask)
+    part = table[(table.source == "a") & (table.target == "t")].groupby("layer").samples.unique()
+    assert part.to_dict() == {0: [4], 1: [7]}
+    weights = model.edge_weights(X, mask)
+    assert (weights[0][[0, 1, 3], 0] == 0).all()
+    assert (weights[1][:, 0] > 0).all()
 
 
 def test_weights_of_one_layer_are_gone_before_the_next():

@@ -219,7 +219,7 @@ HOPS = {  # by hand: edges to the nearest common descendant, the node itself inc
     [
         (1, dict(readout="graph")),
         (2, dict(readout="class", num_classes=2)),
-        (2, dict(readout="class", num_classes=2, pool="flatten")),
+        (2, dict(readout="class", num_classes=2, shared_head=True)),
     ],
 )
 def test_hops_of_pooled_outputs(layers, readout):
@@ -249,7 +249,7 @@ def test_hops_of_node_outputs(layers):
 
 
 def test_no_bound_where_a_head_may_combine_what_never_met():
-    model, x = build(num_layers=1, readout="graph"), values()
+    model, x = build(num_layers=1, readout="graph", shared_head=True), values()
     model.head = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).to(D)
     frame = interactions(model, x, pairs=[("a", "d")])
     assert frame["hops"].isna().all()

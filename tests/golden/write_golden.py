@@ -58,6 +58,8 @@ def graphs() -> dict[str, PriorGraph]:
 def build(record: dict[str, Any]) -> nn.Module:
     """The model of a record, from its class, graph and configuration alone."""
     config = dict(record["config"])
+    if record["class"] == "PriorTransformer":
+        config.setdefault("shared_head", True)  # files without the word are older than heads of nodes
     if record["graph"] is not None:
         graph = PriorGraph.from_dict(record["graph"])
         if config.pop("name_the_graph", False):
@@ -83,7 +85,16 @@ def records() -> dict[str, tuple[dict[str, Any], dict[str, Tensor]]]:
             {
                 "class": "PriorTransformer",
                 "graph": every["full"],
-                "config": {**sizes, "readout": "class", "num_classes": 3, "edge_bias": "sign"},
+                "config": {**sizes, "readout": "class", "num_classes": 3, "edge_bias": "sign"}
+                | {"shared_head": True},
+            },
+            {"x": wave(3, 6)},
+        ),
+        "prior_transformer_nodes": (
+            {
+                "class": "PriorTransformer",
+                "graph": every["full"],
+                "config": {**sizes, "readout": "node", "shared_head": False},
             },
             {"x": wave(3, 6)},
         ),

@@ -149,6 +149,40 @@ def test_forward_mode_stays_apart_too(case, mask, backend, tester):
         torch.testing.assert_close(results[1], results[0], rtol=1e-11, atol=1e-12)
 
 
+class Called(torch.nn.Module):
+    """A layer of the table as a function of its parameters and inputs."""
+
+    def __init__(self, case, layer, mask):
+        super().__init__()
+        self.case, self.layer, self.mask = case, layer, mask
+
+    def forward(self, *leaves):
+        return self.case.call(self.layer, list(leaves), self.mask)
+
+
+def test_forward_over_reverse_stays_apart_too(case, mask, tester):
+    layer, inputs = tester.make(case), [t.detach() for t in tester.draw(case)]
+    called, others = Called(case, layer, mask), [0, 2]
+    state = {name: parameter.detach() for name, parameter in called.named_parameters()}
+    lost = [t.clone() for t in inputs]
+    for tensor in lost:
+        tensor[SAMPLE] = torch.nan
+
+    def loss(state, *leaves):
+        return tester.loss(torch.func.functional_call(called, state, leaves)[others])
+
+    slopes = torch.func.grad(loss, argnums=tuple(range(1 + len(inputs))))
+    along = {name: torch.ones_like(parameter) for name, parameter in state.items()}
+    products = []
+    for leaves in (inputs, lost):
+        _, (of_state, *of_leaves) = torch.func.jvp(
+            slopes, (state, *leaves), (along, *map(torch.ones_like, leaves))
+        )
+        assert all((moved[SAMPLE] == 0).all() for moved in of_leaves)
+        products.append([*of_state.values(), *of_leaves])
+    torch.testing.assert_close(products[1], products[0], rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("poison", POISONS)
 def test_a_masked_token_that_asks_has_a_row_of_its_own(backend, chunk, tester, poison):
     # As with nn.MultiheadAttention its output is NaN. There, so is then the gradient of every weight.

@@ -37,8 +37,8 @@ def values(batch: int = 3, nodes: int = 5) -> torch.Tensor:
         ({"readout": "graph"}, (3,)),
         ({"readout": "class", "num_classes": 7}, (3, 7)),
         ({"readout": "class", "num_classes": 1}, (3, 1)),
-        ({"readout": "graph", "pool": "flatten"}, (3,)),
-        ({"readout": "class", "num_classes": 7, "pool": "flatten"}, (3, 7)),
+        ({"readout": "graph", "shared_head": True}, (3,)),
+        ({"readout": "class", "num_classes": 7, "shared_head": True}, (3, 7)),
     ],
 )
 @pytest.mark.parametrize("edge_bias", [None, "sign", "log_weight"])
@@ -49,10 +49,12 @@ def test_readouts(options, shape, edge_bias):
     assert out.dtype == torch.float32
 
 
-@pytest.mark.parametrize(("readout", "pool"), [("node", "mean"), ("graph", "mean"), ("graph", "flatten")])
+@pytest.mark.parametrize(
+    ("readout", "shared"), [("node", False), ("node", True), ("graph", False), ("graph", True)]
+)
 @pytest.mark.parametrize("masked", [False, True])
-def test_zero_samples(readout, pool, masked):
-    model = make(readout=readout, pool=pool, edge_bias="sign")
+def test_zero_samples(readout, shared, masked):
+    model = make(readout=readout, shared_head=shared, edge_bias="sign")
     out = model(values(0), torch.zeros(0, 5, dtype=torch.bool) if masked else None)
     assert out.shape == ((0, 5) if readout == "node" else (0,))
     assert [w.shape for w in model.edge_weights(values(0))] == [(0, 11, 2)] * 2
@@ -198,8 +200,76 @@ def test_unmeasured_values_reach_nothing(readout, poison):
             assert torch.equal(one, two)
 
 
+def test_an_unmeasured_node_passes_on_what_its_sources_say():
+    graph = PriorGraph.from_edges([("a", "b"), ("b", "c")])
+    mask = torch.tensor([[False, True, False]])
+    for layers, passes in ((1, False), (2, True)):
+        torch.manual_seed(0)
+        model = PriorTransformer(graph, embed_dim=8, num_heads=2, num_layers=layers).double().eval()
+        x = torch.randn(1, 3, dtype=torch.float64).masked_fill(mask, torch.nan).requires_grad_()
+        out = model(x, mask)
+        assert out.isfinite().all()
+        (grad,) = torch.autograd.grad(out[0, 2], x)
+        assert (grad[0, 0] != 0) == passes
+        to_c = [weights[0, 1].abs().sum() > 0 for weights in model.edge_weights(x, mask)]
+        assert to_c == [False, True][:layers]  # b -> c
+        assert grad[0, 1] == 0
+
+
+def test_an_unmeasured_node_that_heard_nothing_is_not_attended_to():
+    graph = PriorGraph.from_edges([("a", "b"), ("b", "c"), ("c", "d"), ("e", "d")])
+    mask = torch.zeros(3, 5, dtype=torch.bool)
+    mask[0, 1:3] = True  # b and c, of which b hears a, then c hears b
+    mask[1, [0, 1]] = True  # a, which has no source, and b, which has no other
+    mask[2, 4] = True  # e, which has no source
+    torch.manual_seed(0)
+    model = PriorTransformer(graph, embed_dim=8, num_heads=2, num_layers=3).double().eval()
+    attended = [
+        {graph.edges[e] for e in range(4) if weights[sample, e].abs().sum() > 0}
+        for weights in model.edge_weights(torch.randn(3, 5, dtype=torch.float64), mask)
+        for sample in range(3)
+    ]
+    ab, bc, cd, ed = graph.edges
+    known = [{cd, ed}, {ab, bc, cd}]  # of the last two samples, in every layer
+    assert attended == [{ab, ed}, *known, {ab, bc, ed}, *known, {ab, bc, cd, ed}, *known]
+    attention = model.layers[0].attention
+    assert attention.has_live_source(mask).tolist() == [
+        [True, True, False, True, True],
+        [False, False, True, True, True],
+        [True, True, True, True, False],
+    ]
+    with pytest.raises(PriorGraphError, match=r"key_padding_mask must have shape \(3, 5\)"):
+        attention.has_live_source(mask[:, 1:])
+    for wrong in (None, mask.long()):
+        with pytest.raises(PriorGraphError, match="key_padding_mask must be a boolean tensor"):
+            attention.has_live_source(wrong)
+
+
+def test_a_node_is_read_with_weights_of_its_own():
+    model, tokens = make().double().eval(), []
+    model.norm.register_forward_hook(lambda module, given, out: tokens.append(out))
+    out = model(values().double())
+    expected = (tokens[0] * model.head.weight).sum(-1) + model.head.bias
+    torch.testing.assert_close(out, expected)
+    shared = make(shared_head=True).double().eval()
+    shared.norm.register_forward_hook(lambda module, given, out: tokens.append(out))
+    out = shared(values().double())
+    torch.testing.assert_close(out, tokens[1] @ shared.head.weight[0] + shared.head.bias)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_both_heads_follow_autocast(shared):
+    for width in (1, 4):
+        model = PriorTransformer(GRAPH, embed_dim=width, num_heads=1, shared_head=shared)
+        with torch.autocast("cpu", torch.bfloat16):
+            out = model(values())
+        assert out.dtype == torch.bfloat16
+        out.sum().backward()
+        assert all(p.grad.dtype == torch.float32 for p in model.head.parameters())
+
+
 def test_pooling_leaves_unmeasured_nodes_out():
-    model = make(readout="graph").eval()
+    model = make(readout="graph", shared_head=True).eval()
     mask = torch.zeros(3, 5, dtype=torch.bool)
     mask[1, [0, 4]] = True
     pooled = model(values(), mask)
@@ -209,8 +279,8 @@ def test_pooling_leaves_unmeasured_nodes_out():
     torch.testing.assert_close(pooled, (nodes * live).sum(1) / live.sum(1))
 
 
-def test_flatten_reads_every_channel_of_every_live_token():
-    model = make(readout="class", num_classes=3, pool="flatten").double().eval()
+def test_classes_are_read_from_every_channel_of_every_live_token():
+    model = make(readout="class", num_classes=3).double().eval()
     tokens = []
     model.norm.register_forward_hook(lambda module, given, out: tokens.append(out))
     x = values().double()
@@ -271,9 +341,7 @@ BIPARTITE = PriorGraph.bipartite([("a", "p"), ("b", "p")])
         (GRAPH, {"num_classes": 3}, "num_classes goes with readout='class'"),
         (GRAPH, {"readout": "class", "num_classes": 0}, "num_classes must be a positive integer"),
         (GRAPH, {"readout": "class", "num_classes": True}, "num_classes must be a positive integer"),
-        (GRAPH, {"readout": "graph", "pool": "max"}, "'pool' must be 'mean' or 'flatten'. Got 'max'"),
-        (GRAPH, {"readout": "graph", "pool": None}, "'pool' must be"),
-        (GRAPH, {"pool": "flatten"}, "pool goes with readout='graph' or 'class', got 'flatten' and 'node'"),
+        (GRAPH, {"shared_head": "yes"}, "shared_head must be True or False, got 'yes'"),
         (GRAPH, {"edge_bias": "weight"}, "edge_bias must be None, 'sign' or 'log_weight', got 'weight'"),
         (GRAPH, {"edge_bias": False}, "edge_bias must be None"),
         (GRAPH, {"embed_dim": 0}, "embed_dim must be a positive integer"),
@@ -366,12 +434,24 @@ def test_reset_parameters_draws_everything_anew():
     "options",
     [
         {"embed_dim": 15, "num_heads": 5, "num_layers": 3, "readout": "node", "num_classes": None}
-        | {"pool": "mean", "edge_bias": None, "dropout": 0.0, "add_self_loops": True, "chunk_size": None},
+        | {
+            "shared_head": False,
+            "edge_bias": None,
+            "dropout": 0.0,
+            "add_self_loops": True,
+            "chunk_size": None,
+        },
         {"embed_dim": 14, "num_heads": 7, "num_layers": 1, "readout": "class", "num_classes": 4}
-        | {"pool": "flatten", "edge_bias": "sign", "dropout": 0.25, "add_self_loops": False, "chunk_size": 3},
+        | {
+            "shared_head": True,
+            "edge_bias": "sign",
+            "dropout": 0.25,
+            "add_self_loops": False,
+            "chunk_size": 3,
+        },
         {"embed_dim": 3, "num_heads": 1, "num_layers": 2, "readout": "graph", "num_classes": None}
         | {
-            "pool": "mean",
+            "shared_head": False,
             "edge_bias": "log_weight",
             "dropout": 0.5,
             "add_self_loops": True,

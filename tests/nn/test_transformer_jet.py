@@ -13,6 +13,7 @@ from pyg_kpnn import PriorGraph, PriorGraphError, PriorTransformer
 from pyg_kpnn.jets import JetSpace
 from pyg_kpnn.nn import transformer_jet as module
 from pyg_kpnn.nn.jet_checks import jet_refusal
+from pyg_kpnn.nn.projection import NodeLinear
 from pyg_kpnn.nn.transformer_jet import transformer_jet
 
 D = torch.float64
@@ -23,7 +24,7 @@ GRAPH = PriorGraph.from_edges(
 MODELS = {
     "node": dict(num_layers=2),
     "graph, sign": dict(num_layers=1, readout="graph", edge_bias="sign"),
-    "class, flatten": dict(num_layers=1, readout="class", num_classes=2, pool="flatten"),
+    "class, shared": dict(num_layers=1, readout="class", num_classes=2, shared_head=True),
     "class, log_weight": dict(num_layers=2, readout="class", num_classes=3, edge_bias="log_weight"),
     "no loops, chunked": dict(num_layers=2, add_self_loops=False, chunk_size=3, dropout=0.5),
 }
@@ -148,7 +149,7 @@ def test_single_precision_and_a_double_sample():
     ids=["deep", "nested"],
 )
 def test_other_modules_the_algebra_knows(mlp):
-    model, x = build(num_layers=1, readout="class", num_classes=2), values(1)
+    model, x = build(num_layers=1, readout="class", num_classes=2, shared_head=True), values(1)
     model.layers[0].feedforward = mlp.to(D)
     model.head = nn.Sequential(nn.Linear(6, 4), nn.GELU(), nn.Linear(4, 3)).to(D)
     model.eval()
@@ -180,7 +181,7 @@ def replace(path, module):
         (replace("layers.0.feedforward.1", nn.LayerNorm((7, 6))), r"do not know layers\.0\.feedforward\.1"),
         (replace("head", nn.Bilinear(6, 6, 1)), r"do not know head: Bilinear"),
         (replace("layers.1", nn.Identity()), r"layers\.1 to be PriorTransformerLayer, got Identity"),
-        (lambda model: model.head.register_forward_hook(lambda *_: None), r"hooks do, and head \(Linear\)"),
+        (lambda model: model.head.register_forward_hook(lambda *_: None), r"and head \(NodeLinear\)"),
         (lambda model: setattr(model.layers[0].attention.attention, "explain", True), r"message hooks"),
         (lambda model: nn.utils.parametrizations.orthogonal(model.layers[0].attention.q_proj), r"q_proj"),
     ],
@@ -190,6 +191,14 @@ def test_refuses_a_module_it_does_not_know_by_name(change, message):
     change(model)
     with pytest.raises(PriorGraphError, match=message):
         transformer_jet(model, values(), inputs=["a"])
+
+
+def test_refuses_a_head_of_other_nodes():
+    for readout, nodes in (("node", 8), ("graph", 7)):
+        model = build(readout=readout)
+        model.head = NodeLinear(nodes, 6).to(D)
+        with pytest.raises(PriorGraphError, match="do not know head: NodeLinear"):
+            transformer_jet(model, values(), inputs=["a"])
 
 
 def test_refuses_another_forward():

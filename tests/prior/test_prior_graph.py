@@ -255,6 +255,30 @@ def test_reverse():
     assert torch.equal(back.to_mask(), graph.to_mask().T)
 
 
+def test_to_undirected():
+    graph = PriorGraph.from_edges(
+        [("a", "c"), ("c", "a"), ("a", "b"), ("c", "c"), ("d", "a")],
+        sign=[1, -1, -1, 1, 0],
+        weight=[2, 3, 5, 7, 11],
+        widths={"c": 2},
+        nodes=["z"],
+    )
+    both = graph.to_undirected()
+    assert both == PriorGraph.from_edges(
+        [("a", "c"), ("c", "a"), ("a", "b"), ("b", "a"), ("c", "c"), ("d", "a"), ("a", "d")],
+        sign=[1, -1, -1, -1, 1, 0, 0],
+        weight=[2, 3, 5, 5, 7, 11, 11],
+        widths={"c": 2},
+        nodes=["z"],
+    )
+    assert both.nodes == graph.nodes
+    assert torch.equal(both.to_mask(), graph.to_mask().maximum(graph.to_mask().T))
+    assert both.to_undirected() == both
+    assert graph.to_undirected().fingerprint != graph.fingerprint
+    with pytest.raises(PriorGraphError, match=r"one set of nodes\. Got a bipartite graph, whose 1 targets"):
+        PriorGraph.bipartite([("a", "p"), ("b", "p")]).to_undirected()
+
+
 def test_repr_is_short(wide):
     text = repr(wide)
     assert len(text) < 120
