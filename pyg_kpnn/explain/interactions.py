@@ -27,6 +27,7 @@ def interactions(
     top_k: int | None = None,
     outputs: Sequence[Any] | None = None,
     per_sample: bool = False,
+    key_padding_mask: Tensor | None = None,
 ) -> pd.DataFrame:
     r"""First and mixed second derivatives :math:`\partial^2 f_o / \partial x_a \partial x_b` by name.
 
@@ -41,7 +42,7 @@ def interactions(
         ``(B, K)``. Samples must not influence each other. A :class:`~pyg_kpnn.PriorTransformer`, or any
         other model that can be differentiated twice.
     x : Tensor
-        What the model takes, finite, at least one sample.
+        What the model takes, finite where not masked, at least one sample.
     pairs : sequence, optional
         Pairs of inputs by name, ``("a", "b")``, or ``("a", "a")`` for an unmixed second derivative; a
         name alone stands for the first derivative. A node of several units, or with several channels in
@@ -53,7 +54,10 @@ def interactions(
         Names of nodes where the model returns one value a unit, numbers of columns otherwise; None for
         all.
     per_sample : bool, default False
-        False: the mean over samples. True: a row a sample.
+        False: the mean over samples in which the inputs were measured. True: a row a sample.
+    key_padding_mask : Tensor, optional
+        ``(B, n)`` bool, True = not measured: the model is called as ``model(x, mask)``, and a derivative
+        in a value that was not measured is NaN.
 
     Returns
     -------
@@ -109,7 +113,7 @@ def interactions(
     if (pairs is None) == (top_k is None):
         given = "neither" if pairs is None else "both"
         raise PriorGraphError(f"Either pairs or top_k must be given, got {given}.")
-    named = NamedModel(model, x)
+    named = NamedModel(model, x, key_padding_mask)
     chosen = named.chosen_outputs(outputs)
     if pairs is not None:
         wanted = [named.entry(entry) for entry in _entries(pairs)]
@@ -125,6 +129,8 @@ def interactions(
         values = np.zeros((len(a), len(x) if per_sample else 1))
         found = by_jets(named, a[some], b[some], out[some], per_sample)
         values[some] = by_rows(named, a[some], b[some], out[some], per_sample) if found is None else found
+        if named.mask is not None:
+            values = _where_measured(named, a, b, values, per_sample)
     return _frame(named, (a, b, out), values, hops, per_sample)
 
 
@@ -135,6 +141,17 @@ def _entries(pairs: Any) -> list[Any]:
     if not entries:
         raise PriorGraphError("pairs must hold at least one pair, got none.")
     return entries
+
+
+def _where_measured(
+    named: NamedModel, a: np.ndarray, b: np.ndarray, values: np.ndarray, per_sample: bool
+) -> np.ndarray:
+    """NaN in place of the 0 of samples in which an input was not measured, or the mean over the others."""
+    if not per_sample:
+        share = named.measured_share(a, np.where(b < 0, a, b))
+        return values / np.where(share > 0, share, np.nan)[:, None]
+    there = named.measured
+    return np.where((there[:, a] & there[:, np.where(b < 0, a, b)]).T, values, np.nan)
 
 
 def _frame(

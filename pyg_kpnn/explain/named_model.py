@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import PriorGraphError
+from ..nn.checks import mask_of
 from ..nn.jet_checks import active_dropout, jet_refusal
 from ..nn.prior_transformer import PriorTransformer
 from ..nn.projection import is_plain
@@ -29,6 +31,8 @@ class NamedModel:
         See :func:`~pyg_kpnn.explain.interactions`.
     x : Tensor
         ``(B, n)`` or ``(B, n, c)``.
+    mask : Tensor, optional
+        ``(B, n)`` bool, True = not measured; the model is then called with it.
 
     Attributes
     ----------
@@ -46,7 +50,9 @@ class NamedModel:
     pooled : bool
         Whether every output reads the tokens of all nodes.
     samples, flat : Tensor
-        ``x`` as given and as ``(B, N)``.
+        ``x``, with 0 where it is masked, as given and as ``(B, N)``.
+    mask : Tensor or None
+        As given.
 
     Raises
     ------
@@ -55,19 +61,21 @@ class NamedModel:
         or ``(B, K)``, or ``x`` does not fit it or is not finite.
     """
 
-    def __init__(self, model: Any, x: Tensor) -> None:
+    def __init__(self, model: Any, x: Tensor, mask: Tensor | None = None) -> None:
         graph = graph_of_model(model)
         refused = _in_training(model) if isinstance(model, nn.Module) else None
         if refused is not None:
             raise PriorGraphError(refused)
         self.model, self.graph = model, graph
         self._check(x)
+        self.mask = mask_of(x, mask)
+        x = x if self.mask is None else _filled(x, self.mask)  # what is there, NaN included, is not used
         channels = x.shape[2] if x.dim() == 3 else 1
         self.samples, self.flat = x, x.detach().reshape(len(x), -1)
         self.inputs = unit_labels(graph, "source", channels)
         self._check_finite()
         with torch.no_grad():
-            self._num_outputs = self._returned(x[:1])
+            self._num_outputs = self._returned(x[:1], None if self.mask is None else self.mask[:1])
         self._positions = {label: place for place, label in enumerate(self.inputs)}
         known = jet_refusal(model) if isinstance(model, nn.Module) else "not a module"
         self.has_jets = known is None
@@ -77,10 +85,32 @@ class NamedModel:
             self.num_layers = None
         self.outputs, self.node_outputs = output_names(model, graph, self._num_outputs)
 
-    def __call__(self, flat: Tensor) -> Tensor:
-        """``(B, N)`` to ``(B, K)``."""
-        out: Tensor = self.model(flat.reshape(-1, *self.samples.shape[1:]))
-        return out.unsqueeze(1) if out.dim() == 1 else out
+    def part(self, start: int, stop: int) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+        """The model on some of the samples, ``(b, N)`` to ``(b, K)``, and these."""
+        shape = self.samples.shape[1:]
+        mask = None if self.mask is None else self.mask[start:stop]
+
+        def function(flat: Tensor) -> Tensor:
+            x = flat.reshape(-1, *shape)
+            # Filled here, so that no model, whatever it does with a mask, has a slope there.
+            out: Tensor = self.model(x) if mask is None else self.model(_filled(x, mask), mask)
+            return out.unsqueeze(1) if out.dim() == 1 else out
+
+        return function, self.flat[start:stop]
+
+    @cached_property
+    def measured(self) -> np.ndarray:
+        """``(B, N)`` bool, what is not masked."""
+        there = torch.ones_like(self.samples)
+        there = there if self.mask is None else _filled(there, self.mask)
+        return there.flatten(1).bool().cpu().numpy()
+
+    def measured_share(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Share ``(P,)`` of the samples in which both inputs were measured."""
+        # Pair by pair: (B, P) would be as large as all pairs in all samples.
+        return np.array(
+            [(self.measured[:, i] & self.measured[:, j]).mean() for i, j in zip(a, b, strict=True)]
+        )
 
     def entry(self, wanted: Any) -> tuple[int, int]:
         """Positions of a pair of inputs; -1 for the second where there is none."""
@@ -135,15 +165,20 @@ class NamedModel:
             sample, place = (int(i) for i in lost[0])
             raise PriorGraphError(
                 f"Derivatives need finite values, got {float(self.flat[sample, place])} for "
-                f"{self.inputs[place]} in sample {sample}. Leave the sample out or fill the value in."
+                f"{self.inputs[place]} in sample {sample}. Mask it, fill it in, or leave the sample out."
             )
 
-    def _returned(self, x: Tensor) -> int:
-        out = self.model(x)
+    def _returned(self, x: Tensor, mask: Tensor | None) -> int:
+        out = self.model(x) if mask is None else self.model(x, mask)
         if not isinstance(out, Tensor) or out.dim() not in (1, 2) or len(out) != 1:
             what = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
             raise PriorGraphError(f"model must return (B,) or (B, K), got {what} for one sample.")
         return 1 if out.dim() == 1 else out.shape[1]
+
+
+def _filled(x: Tensor, mask: Tensor) -> Tensor:
+    """``x`` (B, n, ...) with 0 where it is masked."""
+    return x.masked_fill(mask if x.dim() == 2 else mask.unsqueeze(-1), 0.0)
 
 
 def _in_training(model: nn.Module) -> str | None:

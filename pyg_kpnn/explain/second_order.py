@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import repeat
 from math import comb
 
 import numpy as np
@@ -39,7 +41,7 @@ def by_rows(named: NamedModel, a: np.ndarray, b: np.ndarray, out: np.ndarray, pe
     for output in np.unique(out).tolist():
         rows = np.unique(a[(out == output) & second])
         for start in range(0, len(named.flat), many):
-            curve = Curvature(named, named.flat[start : start + many], output)
+            curve = Curvature(*named.part(start, start + many), output)
 
             def put(where: np.ndarray, found: Tensor, start: int = start) -> None:
                 if per_sample:
@@ -74,9 +76,11 @@ def by_jets(
     columns, single = torch.from_numpy(column), torch.from_numpy(b < 0).unsqueeze(1)
     at = torch.from_numpy(chosen).to(named.flat.device)
     pieces = []
-    for piece in named.flat.split(_blocks(named)[0]):
+    many = _blocks(named)[0]
+    masks: Iterable[Tensor | None] = repeat(None) if named.mask is None else named.mask.split(many)
+    for piece, mask in zip(named.flat.split(many), masks, strict=False):
         with torch.no_grad():
-            jet = jet_at_units(named.model, piece, 2, units.tolist(), at).transpose(0, 1).double().cpu()
+            jet = jet_at_units(named.model, piece, 2, units.tolist(), at, mask).transpose(0, 1).double().cpu()
         slopes = gradient(jet, space)[first, :, columns]
         found = torch.where(single, slopes, hessian(jet, space)[first, second, :, columns])
         pieces.append(found if per_sample else found.sum(1, keepdim=True) / len(named.flat))
@@ -89,13 +93,19 @@ def strongest(named: NamedModel, chosen: list[int], top_k: int, absolute: bool) 
     Value ``(top_k, 1)`` is the mean over samples, or with ``absolute`` the mean absolute value.
     """
     size = named.flat.shape[1]
-    near = _near(named)
+    near, both = _near(named), None
+    if named.mask is not None:
+        there = torch.from_numpy(named.measured).double()
+        both = there.T @ there / len(there)
     best: list[Tensor] = [torch.zeros(0, dtype=torch.float64)]
     where: list[Tensor] = [torch.zeros(0, 3, dtype=torch.int64)]
     for output in chosen:
         able = _able(near, output, size, named.pooled)
+        able = able if both is None else able & (both > 0)
         rows = able.any(1).nonzero().flatten().tolist()
         total = _mean_hessian(named, output, rows, absolute)
+        if both is not None:
+            total = total / both[rows]  # the mean over samples in which both were measured
         # Ranked by size; NaN, which a model may return, comes first and is not passed over.
         values = total[able[rows]]
         keys = able.nonzero()
@@ -114,8 +124,8 @@ def _mean_hessian(named: NamedModel, output: int, rows: list[int], absolute: boo
     if not rows:
         return total
     many, block = _blocks(named)
-    for piece in named.flat.split(many):
-        curve = Curvature(named, piece, output)
+    for start in range(0, len(named.flat), many):
+        curve = Curvature(*named.part(start, start + many), output)
         for first in range(0, len(rows), block):
             found = curve.rows(rows[first : first + block]).double()
             total[first : first + block] += (found.abs() if absolute else found).sum(1).cpu()

@@ -166,7 +166,7 @@ def edge_softmax(scores: Tensor, layout: EdgeLayout, space: JetSpace, dim: int =
     -------
     Tensor
         In the shape of ``scores``. Over the edges into a target, row 0 sums to 1 and every other row
-        to 0.
+        to 0. An edge whose score is -inf has weight 0, also where all of its target are.
 
     Raises
     ------
@@ -201,7 +201,10 @@ def edge_softmax(scores: Tensor, layout: EdgeLayout, space: JetSpace, dim: int =
 
     frozen = scores.detach()
     centred = scores - frozen.gather(dim, _largest(frozen[:1], dim, layout).expand_as(frozen))
-    return torch.cat(_normalise(space.grades(centred), space.n_vars, total))
+    value, *slopes = space.grades(centred)
+    # An edge at -inf has weight 0, be it the largest of its group.
+    value = torch.where(frozen[:1] == -math.inf, -math.inf, value)
+    return torch.cat(_normalise([value, *slopes], space.n_vars, total))
 
 
 def _largest(scores: Tensor, dim: int, layout: EdgeLayout) -> Tensor:
@@ -221,7 +224,8 @@ def _largest(scores: Tensor, dim: int, layout: EdgeLayout) -> Tensor:
 def _normalise(parts: Parts, n_vars: int, total: Callable[[Tensor], Tensor]) -> list[Tensor]:
     """Softmax of shifted scores; ``total`` sums over a group and shows the sum to each member."""
     weights = parts[0].exp()
-    result = [weights / total(weights)]
+    whole = total(weights)
+    result = [weights / torch.where(whole == 0, 1.0, whole)]
     slopes: list[Tensor] = [parts[0]]
     for grade in range(1, len(parts)):
         rise = parts[grade] * result[0]

@@ -15,7 +15,7 @@ from ..errors import PriorGraphError
 from ..ops import BACKENDS
 from ..ops.layout import INTEGER_DTYPES
 
-__all__ = ["backend_name", "flag", "index_array", "positive_int", "probability"]
+__all__ = ["backend_name", "flag", "index_array", "mask_of", "positive_int", "probability", "values_of"]
 
 
 def _shown(value: Any) -> str:
@@ -45,6 +45,30 @@ def flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise PriorGraphError(f"{name} must be True or False, got {_shown(value)}.")
     return value
+
+
+def values_of(x: Any, units: int) -> Tensor:
+    """``x`` when it is floating point of shape (B, units)."""
+    if not isinstance(x, Tensor) or x.dim() != 2 or x.shape[1] != units or not x.is_floating_point():
+        what = f"{tuple(x.shape)} {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
+        raise PriorGraphError(
+            f"x must be floating point of shape (B, {units}), one column a unit; got {what}."
+        )
+    return x
+
+
+def mask_of(x: Tensor, mask: Any) -> Tensor | None:
+    """``mask`` when it is None, or boolean (B, n) on the device of ``x`` (B, n, ...)."""
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != x.shape[:2]:
+        what = f"{tuple(mask.shape)} {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
+        raise PriorGraphError(f"key_padding_mask must be boolean of shape {tuple(x.shape[:2])}, got {what}.")
+    if mask.device != x.device:
+        raise PriorGraphError(
+            f"key_padding_mask must be on the device of x, {x.device}, got one on {mask.device}."
+        )
+    return mask
 
 
 def probability(name: str, value: Any) -> float:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..errors import PriorGraphError
 from ..prior import PriorGraph
 from ..prior.names import name_list, show
+from .checks import mask_of, values_of
 from .edge_attention import EdgeAttention
 from .packed_attention import PackedMultiheadAttention
 from .prior_transformer import PriorTransformer, PriorTransformerLayer
@@ -114,21 +115,16 @@ def _chain_refusal(name: str, module: nn.Module) -> str | None:
     return f"Jets do not know {name}: {shown}. They know Linear, LayerNorm, GELU, SiLU, Tanh and Sigmoid."
 
 
-def check_values(graph: PriorGraph, x: Any) -> None:
-    """Refuse ``x`` that is not finite values of every unit of ``graph``."""
-    units = graph.state_dim
-    if not isinstance(x, Tensor) or x.dim() != 2 or x.shape[1] != units or not x.is_floating_point():
-        what = f"{tuple(x.shape)} {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
-        raise PriorGraphError(
-            f"x must be floating point of shape (B, {units}), one column a unit; got {what}."
-        )
-    lost = (~x.isfinite()).nonzero()
+def check_values(graph: PriorGraph, x: Any, mask: Any = None) -> None:
+    """Refuse ``x`` that is not values of every unit of ``graph``, finite where not masked."""
+    values_of(x, graph.state_dim)
+    lost = (~x.isfinite() if mask_of(x, mask) is None else ~x.isfinite() & ~mask).nonzero()
     if len(lost):
         sample, unit = (int(place) for place in lost[0])
         owner = next(name for name in graph.nodes if unit < graph.node_units(name).stop)
         raise PriorGraphError(
             f"Derivatives need finite values, got {float(x[sample, unit])} for {owner} in sample {sample}. "
-            "Leave the sample out or fill the value in."
+            "Mask it, fill it in, or leave the sample out."
         )
 
 

@@ -13,7 +13,7 @@ from ..errors import PriorGraphError
 from ..hub import Shareable
 from ..ops.rows import apart
 from ..prior import PriorGraph
-from .checks import flag, positive_int, probability
+from .checks import flag, mask_of, positive_int, probability, values_of
 from .packed_attention import PackedMultiheadAttention
 from .projection import LayerNorm, NodeLinear, project
 
@@ -381,21 +381,7 @@ class PriorTransformer(AllOrNothing, FrozenBuffers, Shareable):
         return edge_weights(self, x, **options)
 
     def _run(self, x: Tensor, mask: Tensor | None, need_weights: bool) -> tuple[Tensor, list[Any]]:
-        units = self.graph.state_dim
-        if not isinstance(x, Tensor) or x.dim() != 2 or x.shape[1] != units or not x.is_floating_point():
-            what = f"{tuple(x.shape)} {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
-            raise PriorGraphError(
-                f"x must be floating point of shape (B, {units}), one column a unit; got {what}."
-            )
-        if mask is not None and (
-            not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != x.shape
-        ):
-            what = f"{tuple(mask.shape)} {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
-            raise PriorGraphError(f"key_padding_mask must be boolean of shape {tuple(x.shape)}, got {what}.")
-        if mask is not None and mask.device != x.device:
-            raise PriorGraphError(
-                f"key_padding_mask must be on the device of x, {x.device}, got one on {mask.device}."
-            )
+        x, mask = values_of(x, self.graph.state_dim), mask_of(x, mask)
         if mask is not None:
             x = x.masked_fill(mask, 0.0)  # an unmeasured node keeps its name, not its value
         known, lost = apart(x.to(self.value_weight.dtype).unsqueeze(-1))
@@ -432,6 +418,7 @@ class PriorTransformer(AllOrNothing, FrozenBuffers, Shareable):
         *,
         inputs: Sequence[str],
         outputs: Sequence[Any] | None = None,
+        key_padding_mask: Tensor | None = None,
     ) -> Tensor:
         """Exact Taylor coefficients ``(B, M, K)`` of the outputs in the values of the nodes ``inputs``.
 
@@ -439,7 +426,9 @@ class PriorTransformer(AllOrNothing, FrozenBuffers, Shareable):
         """
         from .transformer_jet import transformer_jet  # it imports this module
 
-        return transformer_jet(self, x, order, inputs=inputs, outputs=outputs)
+        return transformer_jet(
+            self, x, order, inputs=inputs, outputs=outputs, key_padding_mask=key_padding_mask
+        )
 
     def _bias_of(self, layer: int) -> Tensor | None:
         if self.sign_class is not None:

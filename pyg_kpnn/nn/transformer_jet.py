@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ def transformer_jet(
     *,
     inputs: Sequence[str],
     outputs: Sequence[Any] | None = None,
+    key_padding_mask: Tensor | None = None,
 ) -> Tensor:
     r"""Taylor coefficients :math:`D^\alpha f / \alpha!` of a model's outputs in some of its inputs.
 
@@ -44,7 +46,7 @@ def transformer_jet(
         Without active dropout (``model.eval()``), made of the layers it was constructed with, or of
         ``nn.Linear``, layer norms and smooth activations in their place.
     x : Tensor
-        ``(B, n)`` finite values in the order of ``graph.nodes``, as the model takes them.
+        ``(B, n)`` values in the order of ``graph.nodes``, as the model takes them, finite where not masked.
     order : int, default 2
         Highest total order, >= 0.
     inputs : sequence of str
@@ -52,6 +54,8 @@ def transformer_jet(
     outputs : sequence, optional
         Names of nodes with ``readout="node"`` (a node of w units is w outputs), class numbers with
         ``readout="class"``; None for all. With ``readout="graph"`` there is one output and this is None.
+    key_padding_mask : Tensor, optional
+        ``(B, n)`` bool, True = not measured, as the model takes it. A derivative in such a value is 0.
 
     Returns
     -------
@@ -95,11 +99,18 @@ def transformer_jet(
     if refused is not None:
         raise PriorGraphError(refused)
     units = units_of(model, "inputs", inputs)
-    check_values(model.graph, x)
-    return jet_at_units(model, x, order, units, chosen_outputs(model, outputs))
+    check_values(model.graph, x, key_padding_mask)
+    return jet_at_units(model, x, order, units, chosen_outputs(model, outputs), key_padding_mask)
 
 
-def jet_at_units(model: PriorTransformer, x: Tensor, order: int, units: list[int], chosen: Tensor) -> Tensor:
+def jet_at_units(
+    model: PriorTransformer,
+    x: Tensor,
+    order: int,
+    units: list[int],
+    chosen: Tensor,
+    mask: Tensor | None = None,
+) -> Tensor:
     """:func:`transformer_jet` in the values at positions ``units``, of outputs at ``chosen``; unchecked."""
     space = JetSpace(len(units), order)
     x = x.to(model.value_weight.dtype)
@@ -107,17 +118,33 @@ def jet_at_units(model: PriorTransformer, x: Tensor, order: int, units: list[int
     width, size = model.value_weight.shape[1], space.grade_sizes
     pairs = max(size[j] * size[order - j] for j in range(order + 1))
     each = pairs * max(layout.num_edges * width, 4 * x.shape[1] * width)
+    block = max(1, _BLOCK // each)
+    masks: Iterable[Tensor | None] = repeat(None) if mask is None else mask.split(block)
     with without_autocast(x.device.type):
-        pieces = [_run(model, piece, units, chosen, space) for piece in x.split(max(1, _BLOCK // each))]
+        pieces = [
+            _run(model, *given, units, chosen, space) for given in zip(x.split(block), masks, strict=False)
+        ]
     return torch.cat(pieces, dim=1).transpose(0, 1)
 
 
-def _run(model: PriorTransformer, x: Tensor, units: list[int], chosen: Tensor, space: JetSpace) -> Tensor:
+def _run(
+    model: PriorTransformer,
+    x: Tensor,
+    mask: Tensor | None,
+    units: list[int],
+    chosen: Tensor,
+    space: JetSpace,
+) -> Tensor:
     """(size, B, K)."""
-    tokens = _embed(model, x, units, space)
+    tokens = _embed(model, x if mask is None else x.masked_fill(mask, 0.0), units, space)
+    if mask is not None and space.order > 0:  # what is not measured is no variable
+        slopes = tokens[1 : 1 + len(units)].masked_fill(mask.unsqueeze(-1), 0.0)
+        tokens = torch.cat([tokens[:1], slopes, tokens[1 + len(units) :]])
+    hidden = mask
     for index, layer in enumerate(layers_of(model)):
         normed = _layer_norm(layer.attention_norm, tokens, space)
-        tokens = tokens + _attend(layer.attention, normed, model._bias_of(index), space)
+        tokens = tokens + _attend(layer.attention, normed, model._bias_of(index), hidden, space)
+        hidden = None if hidden is None else hidden & ~layer.attention.has_live_source(hidden)
         normed = _layer_norm(layer.feedforward_norm, tokens, space)
         tokens = tokens + _chain(layer.feedforward, normed, space)
     if model.readout == "node":
@@ -128,7 +155,14 @@ def _run(model: PriorTransformer, x: Tensor, units: list[int], chosen: Tensor, s
         return torch.cat([read[:1] + model.head.bias[chosen], read[1:]])
     if model.readout == "node":
         return _chain(model.head, tokens, space).squeeze(-1)
-    read = tokens.mean(2) if model.shared_head else tokens.flatten(2)
+    if mask is not None:
+        tokens = tokens.masked_fill(mask.unsqueeze(-1), 0.0)
+    if not model.shared_head:
+        read = tokens.flatten(2)
+    elif mask is None:
+        read = tokens.mean(2)
+    else:
+        read = tokens.sum(2) / (~mask).sum(1, keepdim=True).clamp(min=1)
     return _chain(model.head, read, space).index_select(-1, chosen)
 
 
@@ -142,7 +176,13 @@ def _embed(model: PriorTransformer, x: Tensor, units: list[int], space: JetSpace
     return torch.cat([value.unsqueeze(0), slopes, constant(value, space)[1 + len(units) :]])
 
 
-def _attend(attention: PackedMultiheadAttention, jet: Tensor, bias: Tensor | None, space: JetSpace) -> Tensor:
+def _attend(
+    attention: PackedMultiheadAttention,
+    jet: Tensor,
+    bias: Tensor | None,
+    hidden: Tensor | None,
+    space: JetSpace,
+) -> Tensor:
     layout = attention._layout
     query, key, value = (
         affine(jet, p.weight, p.bias).unflatten(-1, (attention.num_heads, attention.head_dim))
@@ -157,6 +197,9 @@ def _attend(attention: PackedMultiheadAttention, jet: Tensor, bias: Tensor | Non
     if bias is not None:
         bias = bias.index_select(0, layout.by_target)  # from the order of the graph to that of the layout
         scores = torch.cat([scores[:1] + bias.reshape(layout.num_edges, -1), scores[1:]])
+    if hidden is not None:
+        away = hidden.index_select(-1, layout.source).unsqueeze(-1)
+        scores = torch.cat([scores[:1].masked_fill(away, -math.inf), scores[1:]])
     carried = product(edge_softmax(scores, layout, space).unsqueeze(-1), value, space)
     mixed = carried.new_zeros(*carried.shape[:2], layout.num_targets, *carried.shape[3:])
     mixed = mixed.index_add(2, layout.target, carried)

@@ -423,3 +423,99 @@ def test_agrees_with_torch_func_hessian_of_a_sum():
     model, x = build(num_layers=2, readout="graph"), values(1)
     expected = hessian(lambda s: model(s.unsqueeze(0)).squeeze())(x[0])
     close(matrix(interactions(model, x, pairs=PAIRS))[0], expected)
+
+
+# --- what was not measured ------------------------------------------------------------------------
+
+
+def holes(count=4):
+    mask = torch.zeros(count, len(NAMES), dtype=torch.bool)
+    for sample, node in ((0, "t"), (0, "c"), (1, "a"), (2, "b"), (2, "d"), (3, "b"), (1, "b"), (0, "b")):
+        mask[sample, NAMES.index(node)] = True
+    return mask
+
+
+class Careless(Custom):
+    """Takes a mask and does nothing with it."""
+
+    def forward(self, x, mask):
+        return super().forward(x)
+
+
+def masked_slopes(model, x, mask):
+    """First (B, K, N) and second (B, K, N, N) derivatives, NaN where a value was not measured."""
+    first, second = [], []
+    for sample, hidden in zip(x, mask, strict=True):
+
+        def one(values, hidden=hidden):
+            return model(values.masked_fill(hidden, 0.0).unsqueeze(0), hidden.unsqueeze(0)).reshape(-1)
+
+        first.append(jacrev(one)(sample).masked_fill(hidden, torch.nan))
+        lost = hidden.unsqueeze(0) | hidden.unsqueeze(1)
+        second.append(jacfwd(jacrev(one))(sample).masked_fill(lost, torch.nan))
+    return torch.stack(first).detach(), torch.stack(second).detach()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: build(num_layers=2),
+        lambda: build(num_layers=2, readout="class", num_classes=2),
+        lambda: build(num_layers=1, readout="graph", shared_head=True),
+        Careless,
+    ],
+    ids=["node", "class", "graph", "careless"],
+)
+@pytest.mark.parametrize("jets", [False, True])
+def test_derivatives_are_of_what_was_measured(model, jets, monkeypatch):
+    model, x, mask = model(), values(4), holes()
+    if not jets:
+        monkeypatch.setattr(second_order, "_MOST_VARIABLES", 0)
+    monkeypatch.setattr(second_order, "_BLOCK", 1)  # a sample at a time
+    first, second = masked_slopes(model, x, mask)
+    lost = x.masked_fill(mask, torch.nan)
+    entries = [*PAIRS[:6], ("b", "t"), "a", "t", "b"]
+    table = interactions(model, lost, pairs=entries, per_sample=True, key_padding_mask=mask)
+    mean = interactions(model, lost, pairs=entries, key_padding_mask=mask)
+    outputs = first.shape[1]
+    for place, entry in enumerate(entries):
+        a, *b = (NAMES.index(name) for name in (entry if isinstance(entry, tuple) else (entry,)))
+        want = (second[:, :, a, b[0]] if b else first[:, :, a]).T  # outputs, samples
+        rows = slice(place * outputs * 4, (place + 1) * outputs * 4)
+        np.testing.assert_allclose(table.value[rows], want.reshape(-1), rtol=1e-9, atol=1e-11)
+        rows = slice(place * outputs, (place + 1) * outputs)
+        np.testing.assert_allclose(mean.value[rows], want.nanmean(1), rtol=1e-9, atol=1e-11)
+    assert mean.value[mean.input_a == "b"].isna().all()  # b is nowhere measured
+
+
+@pytest.mark.parametrize("per_sample", [False, True])
+def test_the_strongest_are_of_what_was_measured_together(per_sample):
+    model, x, mask = build(num_layers=2, readout="graph"), values(4), holes()
+    table = interactions(model, x, top_k=100, key_padding_mask=mask, per_sample=per_sample)
+    second = masked_slopes(model, x, mask)[1][:, 0]
+    size = (second.abs() if per_sample else second).nanmean(0).abs()
+    found = table.groupby(["input_a", "input_b"], sort=False).value
+    wanted = {
+        (NAMES[i], NAMES[j]): float(size[i, j])
+        for i in range(8)
+        for j in range(i + 1, 8)
+        if size[i, j] > 0  # NaN is not
+    }
+    strengths = {pair: float((rows.abs() if per_sample else rows).mean()) for pair, rows in found}
+    assert list(strengths) == sorted(strengths, key=lambda pair: -wanted[pair])
+    assert strengths.keys() >= wanted.keys()
+    for pair, strength in strengths.items():
+        assert abs(strength) == pytest.approx(wanted.get(pair, 0.0), rel=1e-9)
+
+
+def test_masks_that_do_not_fit():
+    for mask in (torch.zeros(3, 8), torch.zeros(3, 6, dtype=torch.bool), [True]):
+        with pytest.raises(PriorGraphError, match=r"key_padding_mask must be boolean of shape \(3, 8\)"):
+            interactions(build(), values(), pairs=["a"], key_padding_mask=mask)
+    with pytest.raises(PriorGraphError, match=r"got nan for a in sample 0\. Mask it, fill it in"):
+        interactions(
+            build(),
+            values().fill_(torch.nan),
+            pairs=["a"],
+            key_padding_mask=torch.zeros(3, 8, dtype=torch.bool),
+        )

@@ -174,6 +174,29 @@ def test_edge_softmax_does_not_mix_groups(layout):
     assert got.isfinite().all()
 
 
+def test_edges_at_minus_infinity_have_no_weight(layout, gen):
+    space = JetSpace(2, 2)
+    jet = torch.randn(space.size, layout.num_edges, generator=gen, dtype=torch.float64)
+    target = layout.target.tolist()
+    away = [
+        edge
+        for edge in range(layout.num_edges)
+        if target[edge] == target[0] or edge == target.index(target[-1])
+    ]
+    jet[0, away] = -torch.inf
+    jet.requires_grad_()
+    got = jets.edge_softmax(jet, layout, space, dim=-1)
+    assert (got[:, away] == 0).all()
+    kept = [edge for edge in range(layout.num_edges) if edge not in away]
+    less = EdgeLayout(
+        torch.stack([layout.source[kept], layout.target[kept]]), layout.num_sources, layout.num_targets
+    )
+    torch.testing.assert_close(got[:, kept], jets.edge_softmax(jet[:, kept], less, space, dim=-1))
+    (grad,) = torch.autograd.grad(got.square().sum(), jet)
+    assert grad.isfinite().all()
+    assert (grad[:, away] == 0).all()
+
+
 def test_edge_softmax_without_edges():
     empty = EdgeLayout(torch.zeros(2, 0, dtype=torch.int64), 3, 2)
     assert jets.edge_softmax(torch.zeros(3, 0, 2), empty, JetSpace(1, 2)).shape == (3, 0, 2)

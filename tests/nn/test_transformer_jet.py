@@ -43,12 +43,12 @@ def values(count=2, graph=GRAPH, seed=5):
     return torch.randn(count, graph.state_dim, dtype=D, generator=torch.Generator().manual_seed(seed))
 
 
-def nested(model, point, units, order, chosen=None):
+def nested(model, point, units, order, chosen=None, mask=None):
     """Rows D^α f / α! of the model at one sample, one output a column, by nested torch.func."""
 
     def function(some):
         full = point.index_put((torch.tensor(units),), some)
-        out = model(full.unsqueeze(0)).reshape(-1)
+        out = model(full.unsqueeze(0), None if mask is None else mask.unsqueeze(0)).reshape(-1)
         return out if chosen is None else out[chosen]
 
     tensors, x = [], point[units]
@@ -154,6 +154,37 @@ def test_other_modules_the_algebra_knows(mlp):
     model.head = nn.Sequential(nn.Linear(6, 4), nn.GELU(), nn.Linear(4, 3)).to(D)
     model.eval()
     close(transformer_jet(model, x, inputs=["a", "b"])[0], nested(model, x[0], [0, 1], 2))
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("order", [0, 2, 3])
+def test_what_was_not_measured_is_no_variable_and_passes_on(kind, order):
+    model, x = build(**MODELS[kind]), values(4)
+    names, units = ["t", "b", "c"], [GRAPH.node_units(name).start for name in "tbc"]
+    mask = torch.zeros(4, 7, dtype=torch.bool)
+    mask[0, GRAPH.node_units("t").start] = True  # hears a and b, and tells u
+    mask[1, [GRAPH.node_units(name).start for name in "cb"]] = True  # hear nobody
+    mask[2] = True
+    jet = transformer_jet(model, x.masked_fill(mask, torch.nan), order, inputs=names, key_padding_mask=mask)
+    for sample in range(4):
+        close(jet[sample], nested(model, x[sample], units, order, mask=mask[sample]))
+    if order == 2:
+        slopes = JetSpace(3, 2).position((1, 0, 0))
+        assert (jet[0, slopes] == 0).all()
+        assert (jet[3, slopes] != 0).any()
+    close(jet[3:], transformer_jet(model, x[3:], order, inputs=names))
+
+
+def test_refuses_a_mask_of_another_kind():
+    for mask in (torch.zeros(2, 7), torch.zeros(2, 6, dtype=torch.bool), "x"):
+        with pytest.raises(PriorGraphError, match=r"key_padding_mask must be boolean of shape \(2, 7\)"):
+            transformer_jet(build(), values(), inputs=["a"], key_padding_mask=mask)
+    mask = torch.zeros(2, 7, dtype=torch.bool)
+    mask[0, 1] = True
+    x = values().masked_fill(mask, torch.nan)
+    x[1, 0] = torch.nan
+    with pytest.raises(PriorGraphError, match="got nan for a in sample 1"):
+        transformer_jet(build(), x, inputs=["a"], key_padding_mask=mask)
 
 
 class Halved(PriorTransformer):
