@@ -16,7 +16,7 @@ from accuracy_jobs import MADE_UP, Folders
 from torch import Tensor
 
 from pyg_kpnn import PriorGraph, read_edgelist
-from pyg_kpnn.datasets import BeelineCurated, Dream4, collectri, from_anndata, from_frame
+from pyg_kpnn.datasets import AlignedDataset, BeelineCurated, Dream4, collectri, from_anndata, from_frame
 
 HIDDEN_TEST, TEST_SHARE = 20_261_130, 0.2  # one seed and one test part for every fit
 VALIDATION_SHARE = 0.2
@@ -50,6 +50,11 @@ def _genes(graph: PriorGraph, x: Tensor, labels: Tensor) -> Genes:
     return Genes(graph, x.float(), labels, int(labels.max()) + 1, none, none >= 0)
 
 
+def _aligned(samples: AlignedDataset) -> Genes:
+    assert samples.labels is not None
+    return _genes(samples.graph, samples.tensors()[0], samples.labels)
+
+
 def _beeline(name: str) -> Callable[[Path], Genes]:
     def read(folder: Path) -> Genes:
         cells = BeelineCurated(folder, name)
@@ -73,7 +78,7 @@ def _thp1(folder: Path) -> Genes:
     cells = pd.read_csv(raw / "ExpressionData.csv", index_col=0)
     hours = pd.read_csv(raw / "PseudoTime.csv", index_col=0)["Time"]
     samples = from_frame(cells, graph, hours.set_axis(hours.index.map(str)), genes_in_rows=True)
-    return _genes(samples.graph, samples.tensors()[0], _known(samples.labels))
+    return _aligned(samples)
 
 
 def _sergio(folder: Path) -> Genes:
@@ -83,7 +88,7 @@ def _sergio(folder: Path) -> Genes:
     cells.index = cells.index.map(str)
     types = pd.Series(np.arange(cells.shape[1]) // 300, cells.columns)  # three types in blocks of 300
     samples = from_frame(cells, graph, types, genes_in_rows=True, missing="restrict")
-    return _genes(samples.graph, samples.tensors()[0], _known(samples.labels))
+    return _aligned(samples)
 
 
 def _pbmc68k(folder: Path) -> Genes:
@@ -95,12 +100,7 @@ def _pbmc68k(folder: Path) -> Genes:
     samples = from_anndata(
         cells, collectri(folder), obs_key="bulk_labels", missing="restrict", isolated="drop"
     )
-    return _genes(samples.graph, samples.tensors()[0], _known(samples.labels))
-
-
-def _known(labels: Tensor | None) -> Tensor:
-    assert labels is not None
-    return labels
+    return _aligned(samples)
 
 
 READERS: dict[str, tuple[Callable[[Path], Genes], tuple[str, ...]]] = {

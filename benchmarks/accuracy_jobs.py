@@ -179,7 +179,7 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.rows = {Job(*(row[name] for name in Job._fields)).key: row for row in read_rows(path)}
+        self.rows = {key_of(row): row for row in read_rows(path)}
 
     def add(self, row: Row) -> None:
         """Write a row at once, so that a run that ends early loses only what was under way."""
@@ -189,7 +189,12 @@ class Log:
             line = "\n" + line  # a line that was cut off stays alone
         with self.path.open("a", encoding="utf-8") as file:
             file.write(line)
-        self.rows[Job(*(row[name] for name in Job._fields)).key] = row
+        self.rows[key_of(row)] = row
+
+
+def key_of(row: Row) -> str:
+    """The key of the fit that a row is of."""
+    return Job(*(row[name] for name in Job._fields)).key
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -59,9 +59,14 @@ def _table(task: Task, dataset: str, rows: Sequence[Row]) -> str:
     return markdown_table(header, lines)
 
 
+def shown_as(task: Task) -> tuple[float, int]:
+    """What scores are multiplied by, and digits behind the point."""
+    return (100.0, 1) if task.percent else (1.0, 3)
+
+
 def spread(values: Sequence[float], task: Task) -> str:
     """Mean ± standard deviation (n - 1 below)."""
-    scale, digits = (100.0, 1) if task.percent else (1.0, 3)
+    scale, digits = shown_as(task)
     deviation = stdev(values) if len(values) > 1 else 0.0
     return f"{scale * mean(values):.{digits}f} ± {scale * deviation:.{digits}f}"
 
@@ -80,7 +85,7 @@ def against_reference(task: Task, line: str, rows: Sequence[Row]) -> str:
     if line == task.reference or not ours:
         return "–"
     gap, error = difference(ours, theirs)
-    scale, digits = (100.0, 1) if task.percent else (1.0, 3)
+    scale, digits = shown_as(task)
     text = f"{scale * gap:+.{digits}f}"
     return f"**{text}**" if abs(gap) > TWO_STANDARD_ERRORS * error > 0.0 else text
 

@@ -147,11 +147,14 @@ def _where_measured(
     named: NamedModel, a: np.ndarray, b: np.ndarray, values: np.ndarray, per_sample: bool
 ) -> np.ndarray:
     """NaN in place of the 0 of samples in which an input was not measured, or the mean over the others."""
-    if not per_sample:
-        share = named.measured_share(a, np.where(b < 0, a, b))
-        return values / np.where(share > 0, share, np.nan)[:, None]
-    there = named.measured
-    return np.where((there[:, a] & there[:, np.where(b < 0, a, b)]).T, values, np.nan)
+    second = np.where(b < 0, a, b)
+    if per_sample:
+        there = named.measured
+        return np.where((there[:, a] & there[:, second]).T, values, np.nan)
+    inputs, place = np.unique(np.concatenate([a, second]), return_inverse=True)
+    one, other = place.reshape(2, -1)
+    share = named.measured_together(inputs)[one, other]
+    return values / np.where(share > 0, share, np.nan)[:, None]
 
 
 def _frame(

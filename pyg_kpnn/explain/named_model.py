@@ -105,12 +105,10 @@ class NamedModel:
         there = there if self.mask is None else _filled(there, self.mask)
         return there.flatten(1).bool().cpu().numpy()
 
-    def measured_share(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Share ``(P,)`` of the samples in which both inputs were measured."""
-        # Pair by pair: (B, P) would be as large as all pairs in all samples.
-        return np.array(
-            [(self.measured[:, i] & self.measured[:, j]).mean() for i, j in zip(a, b, strict=True)]
-        )
+    def measured_together(self, inputs: Any = slice(None)) -> np.ndarray:
+        """Share of the samples in which both were measured, for each pair of u inputs, ``(u, u)``."""
+        there = self.measured[:, inputs].astype(np.float64)
+        return there.T @ there / len(there)
 
     def entry(self, wanted: Any) -> tuple[int, int]:
         """Positions of a pair of inputs; -1 for the second where there is none."""

@@ -93,10 +93,8 @@ def strongest(named: NamedModel, chosen: list[int], top_k: int, absolute: bool) 
     Value ``(top_k, 1)`` is the mean over samples, or with ``absolute`` the mean absolute value.
     """
     size = named.flat.shape[1]
-    near, both = _near(named), None
-    if named.mask is not None:
-        there = torch.from_numpy(named.measured).double()
-        both = there.T @ there / len(there)
+    near = _near(named)
+    both = None if named.mask is None else torch.from_numpy(named.measured_together())
     best: list[Tensor] = [torch.zeros(0, dtype=torch.float64)]
     where: list[Tensor] = [torch.zeros(0, 3, dtype=torch.int64)]
     for output in chosen:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -386,30 +386,35 @@ class PriorTransformer(AllOrNothing, FrozenBuffers, Shareable):
             x = x.masked_fill(mask, 0.0)  # an unmeasured node keeps its name, not its value
         known, lost = apart(x.to(self.value_weight.dtype).unsqueeze(-1))
         tokens = torch.addcmul(self.name_embedding + lost, known, self.value_weight)
-        weights, hidden = [], mask
+        weights, hidden = [], self._hidden(mask)
         for index, layer in enumerate(self.layers):
-            tokens, layer_weights = layer(tokens, hidden, self._bias_of(index), need_weights)
+            tokens, layer_weights = layer(tokens, hidden[index], self._bias_of(index), need_weights)
             weights.append(layer_weights)
-            if hidden is not None and index + 1 < len(self.layers):
-                # What was not measured says nothing until it has heard something.
-                attention: Any = layer.attention
-                hidden = hidden & ~attention.has_live_source(hidden)
         tokens = self.norm(tokens)
         if self.readout == "node":
             return project(self.head, tokens).squeeze(-1), weights
-        if not self.shared_head:
-            read = tokens if mask is None else tokens.masked_fill(mask.unsqueeze(-1), 0.0)
-            read = read.flatten(1)
-        elif mask is None:
-            read = tokens.mean(1)
-        else:
-            # In half precision 65,520 nodes would count as infinitely many.
-            wide = tokens.to(torch.promote_types(tokens.dtype, torch.float32))
-            count = (~mask).to(wide.dtype).sum(1, keepdim=True)
-            read = wide.masked_fill(mask.unsqueeze(-1), 0.0).sum(1) / count.clamp(min=1.0)
-            read = read.to(tokens.dtype)
-        out = project(self.head, read)
+        out = project(self.head, self._read(tokens, mask))
         return (out if self.readout == "class" else out.squeeze(-1)), weights
+
+    def _hidden(self, mask: Tensor | None) -> list[Tensor | None]:
+        """Whom nobody attends to, layer by layer: what was not measured, until it has heard something."""
+        found = [mask]
+        for index in range(len(self.layers) - 1):
+            hidden, layer = found[-1], cast("PriorTransformerLayer", self.layers[index])
+            found.append(None if hidden is None else hidden & ~layer.attention.has_live_source(hidden))
+        return found
+
+    def _read(self, tokens: Tensor, mask: Tensor | None) -> Tensor:
+        """What a head of all nodes reads of tokens ``(..., B, n, embed_dim)``; linear in them."""
+        if not self.shared_head:
+            return (tokens if mask is None else tokens.masked_fill(mask.unsqueeze(-1), 0.0)).flatten(-2)
+        if mask is None:
+            return tokens.mean(-2)
+        # In half precision 65,520 nodes would count as infinitely many.
+        wide = tokens.to(torch.promote_types(tokens.dtype, torch.float32))
+        count = (~mask).to(wide.dtype).sum(-1, keepdim=True)
+        mean = wide.masked_fill(mask.unsqueeze(-1), 0.0).sum(-2) / count.clamp(min=1.0)
+        return mean.to(tokens.dtype)
 
     def jet(
         self,

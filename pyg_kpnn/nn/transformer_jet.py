@@ -136,15 +136,10 @@ def _run(
     space: JetSpace,
 ) -> Tensor:
     """(size, B, K)."""
-    tokens = _embed(model, x if mask is None else x.masked_fill(mask, 0.0), units, space)
-    if mask is not None and space.order > 0:  # what is not measured is no variable
-        slopes = tokens[1 : 1 + len(units)].masked_fill(mask.unsqueeze(-1), 0.0)
-        tokens = torch.cat([tokens[:1], slopes, tokens[1 + len(units) :]])
-    hidden = mask
+    tokens, hidden = _embed(model, x, mask, units, space), model._hidden(mask)
     for index, layer in enumerate(layers_of(model)):
         normed = _layer_norm(layer.attention_norm, tokens, space)
-        tokens = tokens + _attend(layer.attention, normed, model._bias_of(index), hidden, space)
-        hidden = None if hidden is None else hidden & ~layer.attention.has_live_source(hidden)
+        tokens = tokens + _attend(layer.attention, normed, model._bias_of(index), hidden[index], space)
         normed = _layer_norm(layer.feedforward_norm, tokens, space)
         tokens = tokens + _chain(layer.feedforward, normed, space)
     if model.readout == "node":
@@ -155,24 +150,22 @@ def _run(
         return torch.cat([read[:1] + model.head.bias[chosen], read[1:]])
     if model.readout == "node":
         return _chain(model.head, tokens, space).squeeze(-1)
+    return _chain(model.head, model._read(tokens, mask), space).index_select(-1, chosen)
+
+
+def _embed(
+    model: PriorTransformer, x: Tensor, mask: Tensor | None, units: list[int], space: JetSpace
+) -> Tensor:
     if mask is not None:
-        tokens = tokens.masked_fill(mask.unsqueeze(-1), 0.0)
-    if not model.shared_head:
-        read = tokens.flatten(2)
-    elif mask is None:
-        read = tokens.mean(2)
-    else:
-        read = tokens.sum(2) / (~mask).sum(1, keepdim=True).clamp(min=1)
-    return _chain(model.head, read, space).index_select(-1, chosen)
-
-
-def _embed(model: PriorTransformer, x: Tensor, units: list[int], space: JetSpace) -> Tensor:
+        x = x.masked_fill(mask, 0.0)
     value = torch.addcmul(model.name_embedding, x.unsqueeze(-1), model.value_weight)
     if space.order == 0:
         return value.unsqueeze(0)
     place = torch.tensor(units[::-1], device=x.device)  # the first row of order 1 is the last variable's
     at = nn.functional.one_hot(place, x.shape[1]).to(value.dtype)
     slopes = (at.unsqueeze(-1) * model.value_weight).unsqueeze(1).expand(-1, *value.shape)
+    if mask is not None:  # what is not measured is no variable
+        slopes = slopes.masked_fill(mask.unsqueeze(-1), 0.0)
     return torch.cat([value.unsqueeze(0), slopes, constant(value, space)[1 + len(units) :]])
 
 
@@ -194,12 +187,14 @@ def _attend(
         value.index_select(-3, layout.source),
     )
     scores = _inner(query, key, space) / math.sqrt(attention.head_dim)
+    level = scores[:1]
     if bias is not None:
         bias = bias.index_select(0, layout.by_target)  # from the order of the graph to that of the layout
-        scores = torch.cat([scores[:1] + bias.reshape(layout.num_edges, -1), scores[1:]])
+        level = level + bias.reshape(layout.num_edges, -1)
     if hidden is not None:
-        away = hidden.index_select(-1, layout.source).unsqueeze(-1)
-        scores = torch.cat([scores[:1].masked_fill(away, -math.inf), scores[1:]])
+        level = level.masked_fill(hidden.index_select(-1, layout.source).unsqueeze(-1), -math.inf)
+    if bias is not None or hidden is not None:
+        scores = torch.cat([level, scores[1:]])
     carried = product(edge_softmax(scores, layout, space).unsqueeze(-1), value, space)
     mixed = carried.new_zeros(*carried.shape[:2], layout.num_targets, *carried.shape[3:])
     mixed = mixed.index_add(2, layout.target, carried)
